@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: MIT
+"""The only reader of environment variables: AGENTBOX_* and ./.env become one frozen Settings object.
+
+To add a setting: (1) a field in Settings with `setting(default, parse, doc)`; (2) a row in
+docs/reference/settings.md (a test compares them). To retire one: move its name to RETIRED with what replaces it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from agentbox.errors import ConfigError
+
+PREFIX = "AGENTBOX_"
+BACKEND_NAMES = ("auto", "jail", "subprocess", "unrestricted")
+RETIRED: dict[str, str] = {}
+
+# Names that agentbox gives to the code it runs; finding them in our own environment means that we run inside one.
+GUEST_NAMES = frozenset({"AGENTBOX_POLICY", "AGENTBOX_RUN_ID"})
+
+
+def _integer(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text.strip().replace("_", ""))
+        if not low <= value <= high:
+            raise ValueError(f"must be from {low} to {high}")
+        return value
+
+    return parse
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = float(text)
+        if not low <= value <= high:
+            raise ValueError(f"must be from {low} to {high}")
+        return value
+
+    return parse
+
+
+def _boolean(text: str) -> bool:
+    word = text.strip().lower()
+    if word in {"1", "true", "yes", "on"}:
+        return True
+    if word in {"", "0", "false", "no", "off"}:
+        return False
+    raise ValueError("must be 1 or 0")
+
+
+def _backend(text: str) -> str:
+    name = text.strip().lower()
+    if name not in BACKEND_NAMES:
+        near = difflib.get_close_matches(name, BACKEND_NAMES, 1)
+        raise ValueError(f"must be one of {', '.join(BACKEND_NAMES)}" + (f"; did you mean {near[0]}?" if near else ""))
+    return name
+
+
+def _backends(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_backend(part) for part in text.split(",") if part.strip()))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(part.strip().lower() for part in text.split(",") if part.strip())
+
+
+def _log_level(text: str) -> str:
+    level = text.strip().upper()
+    if level not in {"DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"}:
+        raise ValueError("must be DEBUG, INFO, WARNING, ERROR or CRITICAL")
+    return level
+
+
+def _path(text: str) -> Path | None:
+    return Path(text).expanduser() if text.strip() else None
+
+
+_ENTRY = re.compile(r"[A-Za-z0-9._-]+(:\d{1,5})?\Z")
+
+
+def parse_allowlist(entries: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    """Lower-case, de-duplicated `host[:port]` entries in their order. Raises ValueError that names the bad entry."""
+    for entry in entries:
+        port = entry.rpartition(":")[2] if ":" in entry else "1"
+        if not _ENTRY.match(entry) or not 1 <= int(port) <= 65535:
+            raise ValueError(f"Invalid egress allowlist entry: {entry!r}")
+    return tuple(dict.fromkeys(entry.lower() for entry in entries))
+
+
+def _allowlist(text: str) -> tuple[str, ...]:
+    return parse_allowlist([part.strip() for part in text.split(",") if part.strip()])
+
+
+def setting(default: object, parse: Callable[[str], object], doc: str) -> Any:
+    """A field of Settings that is read from AGENTBOX_<FIELD NAME>."""
+    return field(default=default, metadata={"parse": parse, "doc": doc})
+
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting of the operator. Each field is read from AGENTBOX_ + its name in capitals."""
+
+    host: str = setting("127.0.0.1", str.strip, "address to listen on")
+    port: int = setting(8080, _integer(0, 65535), "port to listen on; 0 picks a free one")
+    log_level: str = setting("INFO", _log_level, "DEBUG, INFO, WARNING, ERROR or CRITICAL")
+    token: str = setting("", str.strip, "API key of a server with one caller")
+    key_file: Path | None = setting(None, _path, "file of `name:key` lines, one per caller")
+    allowed_hosts: tuple[str, ...] = setting((), _words, "further names that a Host header may carry, comma separated")
+    sandbox_backend: str = setting("auto", _backend, "auto, jail, subprocess or unrestricted; auto means jail")
+    allowed_backends: tuple[str, ...] = setting((), _backends, "further backends that a request may name")
+    allow_unisolated: bool = setting(False, _boolean, "permit the backends that have no wall")
+    default_timeout_seconds: int = setting(30, _integer(1, 86400), "wall-clock limit when a request has none")
+    max_timeout_seconds: int = setting(300, _integer(1, 86400), "ceiling of timeout_seconds")
+    default_memory_mb: int = setting(1024, _integer(16, 1 << 20), "memory when a request has no limit")
+    max_memory_mb: int = setting(8192, _integer(16, 1 << 20), "ceiling of memory_mb")
+    default_cpus: float = setting(1.0, _number(0.05, 1024), "CPUs when a request has no limit")
+    max_cpus: float = setting(float(os.cpu_count() or 1), _number(0.05, 1024), "ceiling of cpus; default all")
+    default_pids: int = setting(256, _integer(4, 1 << 20), "processes and threads when a request has no limit")
+    max_pids: int = setting(4096, _integer(4, 1 << 20), "ceiling of pids")
+    default_disk_mb: int = setting(256, _integer(1, 1 << 20), "disk when a request has no limit")
+    max_disk_mb: int = setting(4096, _integer(1, 1 << 20), "ceiling of disk_mb")
+    max_output_bytes: int = setting(1 << 20, _integer(1024, _GIB), "default and ceiling of max_output_bytes")
+    max_total_output_bytes: int = setting(
+        _GIB, _integer(1024, 1 << 50), "a run that writes more than this to one stream is ended"
+    )
+    max_body_bytes: int = setting(16 << 20, _integer(1024, _GIB), "largest request body")
+    max_return_file_bytes: int = setting(1 << 20, _integer(0, _GIB), "largest file that return_files brings back")
+    max_return_total_bytes: int = setting(8 << 20, _integer(0, _GIB), "all files of return_files together")
+    max_concurrent_runs: int = setting(64, _integer(1, 1 << 16), "boxes at work at once; further runs wait")
+    max_queued_runs: int = setting(2048, _integer(0, 1 << 20), "runs waiting; one more is answered 429")
+    request_read_timeout_seconds: float = setting(
+        10.0, _number(0.1, 3600), "a client gets this long to send its headers, and again its body"
+    )
+    egress_allowlist: tuple[str, ...] | None = setting(None, _allowlist, "hosts that requests may name, comma list")
+    state_dir: Path | None = setting(None, _path, "where snapshots and state live")
+    snapshot_dir: Path | None = setting(None, _path, "where snapshots live; default STATE_DIR/snapshots")
+    snapshot_max_bytes: int = setting(512 << 20, _integer(1024, 1 << 50), "largest unpacked snapshot")
+    snapshot_quota_bytes: int = setting(4 * _GIB, _integer(1024, 1 << 50), "packed bytes that one caller may store")
+    snapshot_ttl_seconds: int = setting(0, _integer(0, 1 << 40), "age at which a snapshot expires; 0 is never")
+    python: str = setting("", str.strip, "Python of the boxes; also a venv's. Default: the system's")
+    node: str = setting("", str.strip, "Node.js of the boxes. Default: the system's")
+    bash: str = setting("", str.strip, "bash of the boxes. Default: the system's")
+
+    def resolved_state_dir(self) -> Path:
+        """STATE_DIR, else /var/lib/agentbox as root, else the user's XDG state directory."""
+        if self.state_dir is not None:
+            return self.state_dir.absolute()
+        if os.geteuid() == 0:
+            return Path("/var/lib/agentbox")
+        base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+        return Path(base).expanduser() / "agentbox"
+
+    def resolved_snapshot_dir(self) -> Path:
+        """SNAPSHOT_DIR, else a directory below the state directory."""
+        return (self.snapshot_dir or self.resolved_state_dir() / "snapshots").absolute()
+
+
+def env_name(field_name: str) -> str:
+    """The environment variable of a field of Settings."""
+    return PREFIX + field_name.upper()
+
+
+def _dotenv(path: Path) -> dict[str, str]:
+    """AGENTBOX_* lines of a .env file: `NAME=value`, optional `export`, optional quotes around the value."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}", hint="fix the file or remove it") from error
+    found = {}
+    for line in text.splitlines():
+        name, equals, value = line.strip().removeprefix("export ").partition("=")
+        name = name.strip().upper()
+        if not equals or not name.startswith(PREFIX):
+            continue
+        value = value.strip()
+        if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
+            value = value[1:-1]
+        else:
+            value = re.split(r"\s#", value, maxsplit=1)[0].strip()
+        found[name] = value
+    return found
+
+
+def load(environ: Mapping[str, str] | None = None, dotenv: Path | None = None) -> tuple[Settings, list[str]]:
+    """Settings from `environ` (default: the process's) over `dotenv` (default: ./.env), and a list of warnings.
+
+    Names are matched in any case. Raises ConfigError for a value that cannot be used.
+    """
+    source = os.environ if environ is None else environ
+    values = _dotenv(dotenv if dotenv is not None else Path(".env"))
+    values |= {name.upper(): value for name, value in source.items() if name.upper().startswith(PREFIX)}
+    known = {env_name(f.name): f for f in fields(Settings)}
+    warnings = []
+    chosen: dict[str, Any] = {}
+    for name, text in sorted(values.items()):
+        if name in RETIRED:
+            warnings.append(f"{name} is no longer a setting: {RETIRED[name]}")
+        elif name not in known:
+            if name in GUEST_NAMES:
+                continue
+            near = difflib.get_close_matches(name, known, 1, cutoff=0.6)
+            warnings.append(f"{name} is not a setting" + (f"; did you mean {near[0]}?" if near else ""))
+        else:
+            try:
+                chosen[known[name].name] = known[name].metadata["parse"](text)
+            except (ValueError, OverflowError) as error:
+                shown = "(hidden)" if name in {"AGENTBOX_TOKEN"} else repr(text[:80])
+                raise ConfigError(
+                    f"{name}={shown} cannot be used: {error}", hint=f"{known[name].metadata['doc']}"
+                ) from error
+    settings = Settings(**chosen)
+    for low, high in (
+        ("default_timeout_seconds", "max_timeout_seconds"),
+        ("default_memory_mb", "max_memory_mb"),
+        ("default_cpus", "max_cpus"),
+        ("default_pids", "max_pids"),
+        ("default_disk_mb", "max_disk_mb"),
+    ):
+        if getattr(settings, low) > getattr(settings, high) and (low in chosen or high in chosen):
+            if low in chosen and high in chosen:
+                raise ConfigError(
+                    f"{env_name(low)}={getattr(settings, low)} is above {env_name(high)}={getattr(settings, high)}",
+                    hint="lower the default or raise the ceiling",
+                )
+            warnings.append(f"{env_name(low)} is held to {env_name(high)}={getattr(settings, high)}")
+    return settings, warnings

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""What runs inside a box: standard library only."""

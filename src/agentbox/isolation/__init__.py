@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Backends, host probe, launch plan, launcher, self-check. Handed a Confinement, never a policy."""

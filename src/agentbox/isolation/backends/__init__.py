@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The isolation backends, by name in registry.BACKENDS."""

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: MIT
+"""Frozen types that travel between rooms: request, limits, result. Bytes become these once, at an edge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """How a run ended."""
+
+    EXITED = "exited"
+    TIMED_OUT = "timed_out"
+    OOM_KILLED = "oom_killed"
+    OUTPUT_LIMITED = "output_limited"
+    KILLED = "killed"
+
+
+class Layer(StrEnum):
+    """What holds a resource. `supervisor` is the host's own process watching and killing, which can be late;
+    every other layer decides before the effect happens."""
+
+    VM = "vm"
+    KERNEL = "kernel"
+    GATEWAY = "gateway"
+    SUPERVISOR = "supervisor"
+    INTERPRETER = "interpreter"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Enforcement:
+    """Which layer held each resource during a run, as probed on this host."""
+
+    filesystem: Layer = Layer.NONE
+    network: Layer = Layer.NONE
+    exec: Layer = Layer.NONE
+    memory: Layer = Layer.NONE
+    pids: Layer = Layer.NONE
+    cpu: Layer = Layer.NONE
+    disk: Layer = Layer.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedLimits:
+    """Limits as the caller asked for them; None means the operator's default."""
+
+    timeout_seconds: int | None = None
+    memory_mb: int | None = None
+    cpus: float | None = None
+    pids: int | None = None
+    disk_mb: int | None = None
+    max_output_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Effective limits: request, defaults and ceiling combined. All are always set; megabytes are 2**20 bytes."""
+
+    timeout_seconds: float
+    memory_mb: int
+    cpus: float
+    pids: int
+    disk_mb: int
+    max_output_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """One execution, as asked for. `files` maps a relative POSIX path to content; `owner` is the key's name."""
+
+    code: str
+    language: str = "python"
+    limits: RequestedLimits = RequestedLimits()
+    snapshot: bool = False
+    snapshot_id: str | None = None
+    egress_allowlist: tuple[str, ...] | None = None
+    stdin: bytes = b""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    args: tuple[str, ...] = ()
+    backend: str | None = None
+    return_files: tuple[str, ...] = ()
+    owner: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Milliseconds: waiting for admission, building the box, running the program."""
+
+    queued_ms: float
+    start_ms: float
+    run_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the box used, from the kernel's counters; None where this host has no such counter.
+
+    `processes` counts processes and threads that were started inside, the interpreter included.
+    """
+
+    cpu_ms: float | None
+    max_memory_bytes: int | None
+    processes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedStream:
+    """A bounded capture: `data` is everything, or the head half and the tail half of `total_bytes`."""
+
+    data: bytes
+    total_bytes: int
+
+    @property
+    def truncated(self) -> bool:
+        """Whether bytes between head and tail were dropped."""
+        return self.total_bytes > len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Everything that is known after a run. `exit_code` is 128+n after signal n."""
+
+    run_id: str
+    outcome: Outcome
+    exit_code: int
+    signal: int | None
+    stdout: CapturedStream
+    stderr: CapturedStream
+    duration_ms: int
+    language: str
+    backend: str
+    limits: Limits
+    enforcement: Enforcement
+    timings: Timings
+    usage: Usage
+    oom_killed: bool
+    network_isolated: bool
+    egress_allowlist: tuple[str, ...] = ()
+    snapshot_id: str | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
