@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+# `make help` lists what there is. Everything is written below this directory, except system packages of `make test`.
+ifeq ($(filter 4.% 5.%,$(MAKE_VERSION)),)
+$(error GNU make 4 or newer is needed, this is $(MAKE_VERSION))
+endif
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help serve test check bench clean system-packages
+
+PYTHON ?=
+PYTEST_ARGS ?=
+SERVE_ARGS ?=
+
+VENV := .venv
+S1_VENV := .venv-s1
+SCIENCE_VENV := .venv-science
+PIP_FLAGS := -qq --disable-pip-version-check --no-input --retries 5
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS=$$'\t' read -r name text; do printf 'make %-10s %s\n' "$$name" "$$text"; done
+
+serve: $(VENV)/.server ## start the API on 127.0.0.1:8080 (AGENTBOX_* settings and SERVE_ARGS="--port 8081" apply)
+	@exec $(VENV)/bin/agentbox serve $(SERVE_ARGS)
+
+test: system-packages $(VENV)/.dev $(S1_VENV)/.ready $(SCIENCE_VENV)/.ready ## install what the tests need and run all of them
+	AGENTBOX_TEST_S1_PYTHON="$(CURDIR)/$(S1_VENV)/bin/python" \
+	AGENTBOX_TEST_SCIENCE_PYTHON="$(CURDIR)/$(SCIENCE_VENV)/bin/python" \
+	$(VENV)/bin/pytest -ra $(PYTEST_ARGS)
+
+check: $(VENV)/.dev ## formatting, lint, types, architecture and unit tests; under a minute
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/pytest -q tests/architecture tests/docs tests/unit
+
+bench: $(VENV)/.server $(S1_VENV)/.ready ## measure against floors and the old HTTP service; prints a table and JSON
+	AGENTBOX_BENCH_S1_PYTHON="$(CURDIR)/$(S1_VENV)/bin/python" $(VENV)/bin/python benchmarks/run.py $(BENCH_ARGS)
+
+clean: ## remove the virtual environments and everything else that was built
+	rm -rf $(VENV) $(S1_VENV) $(SCIENCE_VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A virtual environment of the first Python that is new enough, or a message that says what to install.
+# $(1): its directory.
+define make-venv
+	python="$$(bash requirements/find-python $(PYTHON))"; \
+	if ! $(1)/bin/python -m pip --version >/dev/null 2>&1; then \
+		echo "agentbox: making $(1) with $$python"; \
+		"$$python" -m venv --clear $(1); \
+	fi
+endef
+
+$(VENV)/.server: pyproject.toml requirements/server.txt requirements/find-python
+	@$(call make-venv,$(VENV))
+	@echo "agentbox: installing the server into $(VENV) (first time only)"
+	@$(VENV)/bin/python -m pip install $(PIP_FLAGS) -c requirements/server.txt setuptools
+	@$(VENV)/bin/python -m pip install $(PIP_FLAGS) -c requirements/server.txt --no-build-isolation -e '.[server]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.server pyproject.toml requirements/dev.txt
+	@echo "agentbox: installing what tests and checks need into $(VENV) (first time only)"
+	@$(VENV)/bin/python -m pip install $(PIP_FLAGS) -c requirements/dev.txt --no-build-isolation -e '.[server,dev]'
+	@touch $@
+
+# The old HTTP service and its client: compatibility tests point the client at our server, benchmarks time the service.
+$(S1_VENV)/.ready: requirements/s1.txt requirements/find-python
+	@$(call make-venv,$(S1_VENV))
+	@$(S1_VENV)/bin/python -m pip install $(PIP_FLAGS) -r requirements/s1.txt
+	@touch $@
+
+# An interpreter with numpy, pandas and matplotlib for boxes, as docs/guide/python-packages.md describes.
+$(SCIENCE_VENV)/.ready: requirements/science.txt requirements/find-python
+	@$(call make-venv,$(SCIENCE_VENV))
+	@$(SCIENCE_VENV)/bin/python -m pip install $(PIP_FLAGS) -r requirements/science.txt
+	@touch $@
+
+system-packages:
+	@bash requirements/install-system-packages requirements/system.txt

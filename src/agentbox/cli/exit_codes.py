@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: MIT
+"""The only place that knows exit codes of the command line."""
+
+from __future__ import annotations
+
+from agentbox.errors import AgentboxError, ConfigError, IsolationError, RequestError
+
+OK = 0
+FAILURE = 1  # the answer is no: no server answers, the default backend cannot be used, or agentbox has a bug
+USAGE = 2  # an option or a setting has a value that cannot be used; nothing was started
+CANNOT_LISTEN = 3  # the address is taken or may not be used
+BACKEND_UNAVAILABLE = 4  # the host lacks what the chosen backend needs; `agentbox doctor` tells what
+INTERRUPTED = 130  # Ctrl-C, as after signal 2
+
+MEANINGS: dict[int, str] = {
+    OK: "done",
+    FAILURE: "the answer is no (no server answers, the default backend cannot be used), or an internal error",
+    USAGE: "an option or an `AGENTBOX_*` setting has a value that cannot be used",
+    CANNOT_LISTEN: "the address is taken or may not be used",
+    BACKEND_UNAVAILABLE: "this host lacks something that the chosen backend needs",
+    INTERRUPTED: "interrupted (Ctrl-C)",
+}
+
+
+def for_error(error: AgentboxError) -> int:
+    """The exit code of an error that ended a command."""
+    match error:
+        case ConfigError() | RequestError():
+            return USAGE
+        case IsolationError():
+            return BACKEND_UNAVAILABLE
+        case _:
+            return FAILURE

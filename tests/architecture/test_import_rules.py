@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+"""Which room may import which: the table of CONTRIBUTING.md as a test."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.architecture.source import Module, _imports, imported_room, is_third_party, module_id, modules
+
+BASE = frozenset({"errors", "models"})
+ENGINE_AND_BELOW = BASE | {
+    "config",
+    "linux",
+    "policy",
+    "trace",
+    "replay",
+    "workspace",
+    "isolation",
+    "egress",
+    "guest",
+    "engine",
+}
+
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "__init__": BASE,
+    "errors": frozenset(),
+    "models": frozenset({"errors"}),
+    "config": BASE,
+    "linux": frozenset({"errors"}),
+    "policy": BASE,
+    "trace": BASE,
+    "replay": BASE | {"trace"},
+    "workspace": BASE | {"linux"},
+    "isolation": BASE | {"linux"},
+    "egress": BASE | {"policy", "linux"},
+    "guest": BASE,
+    "engine": ENGINE_AND_BELOW,
+    "sandbox": ENGINE_AND_BELOW,
+    "server": ENGINE_AND_BELOW | {"sandbox"},
+    "cli": ENGINE_AND_BELOW | {"sandbox"},
+    "sdk": BASE,
+    "integrations": ENGINE_AND_BELOW | {"sandbox"},
+}
+
+# The command that starts the server is the one place where two edges meet.
+ALSO: dict[str, frozenset[str]] = {"cli/serve.py": frozenset({"server"})}
+
+# Rooms that are not named use the standard library only: guest code runs under whatever interpreter a box has, and
+# what builds a box must not depend on code that we did not read.
+THIRD_PARTY: dict[str, frozenset[str]] = {
+    "server": frozenset({"fastapi", "httptools", "pydantic", "pydantic_core", "starlette", "uvicorn", "uvloop"}),
+    "cli": frozenset({"click"}),
+    "sdk": frozenset({"httpx"}),
+}
+
+
+@pytest.mark.parametrize("module", modules(), ids=module_id)
+def test_module_imports_only_rooms_that_its_room_may_import(module: Module) -> None:
+    assert module.room in MAY_IMPORT, f"{module.room} is not a room: add it to CONTRIBUTING.md and to this table"
+    allowed = MAY_IMPORT[module.room] | ALSO.get(module.relative, frozenset()) | {module.room, "", "__init__"}
+    wrong = [
+        f"{module.relative}:{found.line} imports {found.module}"
+        for found in module.imports()
+        if (room := imported_room(found.module)) is not None and room not in allowed
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("module", modules(), ids=module_id)
+def test_module_uses_only_third_party_packages_that_its_room_may_use(module: Module) -> None:
+    allowed = THIRD_PARTY.get(module.room, frozenset())
+    wrong = [
+        f"{module.relative}:{found.line} imports {found.module}"
+        for found in module.imports()
+        if is_third_party(found.module) and found.module.split(".")[0] not in allowed
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("code", "seen"),
+    [
+        ("import agentbox.engine.runner", "engine"),
+        ("from agentbox import config", "config"),
+        ("def f():\n    from agentbox.server import x", "server"),
+        ("if TYPE_CHECKING:\n    from agentbox.cli import main", "cli"),
+        ("from ..linux import credentials", "linux"),
+        ("import importlib\nimportlib.import_module('agentbox.sdk')", "sdk"),
+    ],
+)
+def test_import_is_seen_however_it_is_written(code: str, seen: str) -> None:
+    rooms = {
+        imported_room(found.module) for found in _imports(ast.parse(code), "agentbox.policy.rules", is_package=False)
+    }
+    assert seen in rooms

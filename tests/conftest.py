@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+"""Fixtures that every kind of test may use.
+
+A test whose needs are not met skips and says why. With AGENTBOX_TEST_REQUIRE=1, as in continuous integration, such a
+skip is a failure, so that a green run means that everything ran. `not_here(reason)` skips where no installation could
+help (another processor, an ordinary user); that stays a skip.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.running_server import RunningServer, launch
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+NOT_HERE = "not on this host: "
+
+
+def not_here(reason: str) -> None:
+    """Skip, also where every part is required: nothing that could be installed would make the test possible."""
+    pytest.skip(NOT_HERE + reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    if os.environ.get("AGENTBOX_TEST_REQUIRE") == "1" and report.skipped and not hasattr(report, "wasxfail"):
+        reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if NOT_HERE not in reason:
+            report.outcome = "failed"
+            report.longrepr = f"{item.nodeid}: a part is missing (AGENTBOX_TEST_REQUIRE=1): {reason}"
+    return report
+
+
+@pytest.fixture(scope="session")
+def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RunningServer]]:
+    """A function that starts a real server: `start_server(AGENTBOX_TOKEN="k", arguments=("--backend", "jail"))`.
+
+    Each has a state directory of its own and is ended, by its pid, at the end of the test session.
+    """
+    started: list[RunningServer] = []
+
+    def start(*, arguments: tuple[str, ...] = (), **environment: str) -> RunningServer:
+        state = tmp_path_factory.mktemp("state")
+        server = launch(state, arguments, environment)
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def server(start_server: Callable[..., RunningServer]) -> RunningServer:
+    """A server with default settings, shared by all tests that do not change it."""
+    return start_server()
+
+
+@pytest.fixture(scope="session")
+def s1_python() -> str:
+    """The Python of an environment that holds the old HTTP service's client; `make test` prepares it."""
+    return _interpreter("AGENTBOX_TEST_S1_PYTHON")
+
+
+@pytest.fixture(scope="session")
+def science_python() -> str:
+    """The Python of an environment that holds numpy, pandas and matplotlib; `make test` prepares it."""
+    return _interpreter("AGENTBOX_TEST_SCIENCE_PYTHON")
+
+
+def _interpreter(variable: str) -> str:
+    path = os.environ.get(variable, "")
+    if not shutil.which(path):
+        pytest.skip(f"{variable} names no Python; `make test` prepares one")
+    return path
