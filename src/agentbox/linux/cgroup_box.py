@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: MIT
+"""The control groups of one box: limits, counters, joining, killing, removing."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Literal
+
+from agentbox.errors import ConfinementError
+from agentbox.linux.cgroup_owners import kill_members, remove
+from agentbox.linux.cgroupfs import DIRECTORY, Place, apply, read_text
+
+Version = Literal["v1", "v2"]
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_STAT_BYTES = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupLimits:
+    """Limits of one box: bytes of memory including its tmpfs files, processes and threads, processors.
+
+    Raises ConfinementError for a limit that no kernel can hold.
+    """
+
+    memory_bytes: int
+    pids: int
+    cpus: float
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes < _PAGE or self.pids < 1 or not (math.isfinite(self.cpus) and self.cpus >= 0.01):
+            raise ConfinementError(
+                f"{self} cannot be held", hint="at least one page, one process and 0.01 cpus", step="cgroup", errno=0
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupUsage:
+    """What the kernel counted for a box; None where the controller that counts is not usable here.
+
+    `cpu_ms` is processor time in milliseconds, `max_memory_bytes` the highest use (kernels before 5.19 with version 2:
+    the highest of the samples taken by `anon_bytes` and `usage`), `oom_kills` the processes killed at the memory limit.
+    """
+
+    cpu_ms: float | None
+    max_memory_bytes: int | None
+    oom_kills: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """One hierarchy of this owner: the descriptor is of the directory agentbox/OWNER."""
+
+    place: Place
+    path: str
+    fd: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """What the boxes of one owner share: version, dialect, hierarchies, the owner's name, what could not be removed."""
+
+    version: Version
+    dialect: ModuleType
+    hierarchies: tuple[Hierarchy, ...]
+    owner: str
+    abandoned: set[str] = field(default_factory=set)
+
+    def hierarchy(self, controller: str) -> Hierarchy | None:
+        """Return where a controller works, or None."""
+        return next((found for found in self.hierarchies if controller in found.place.controllers), None)
+
+    def tail(self, box_id: str) -> str:
+        """Return how the path of a box's group ends in every hierarchy."""
+        return f"/{DIRECTORY}/{self.owner}/{box_id}"
+
+
+class Cgroup:
+    """The groups of one box: one per hierarchy. Made by `CgroupTree.create`; usable from any thread."""
+
+    def __init__(self, ownership: Ownership, box_id: str, limits: CgroupLimits) -> None:
+        self._ownership = ownership
+        self._box_id = box_id
+        self._limits = limits
+        self._made: list[Hierarchy] = []
+        self._fds: list[int] = []
+        self._stat_fd = -1
+        self._sampled_peak = 0
+        self._peak_counted: bool | None = None
+        self._final: CgroupUsage | None = None
+
+    def attach_fds(self) -> tuple[int, ...]:
+        """Return descriptors of cgroup.procs, close-on-exec: a process that writes b"0" to each joins the box.
+
+        They stay open, and stay this object's, until `destroy`. The right to join is that of the process that made
+        them, so a child may write after it gave up its rights.
+        """
+        return tuple(self._fds)
+
+    def usage(self) -> CgroupUsage:
+        """Return the kernel's counters; after `destroy`, their last values."""
+        return self._final or CgroupUsage(self._cpu_ms(), self._max_memory_bytes(), self.oom_kills())
+
+    def anon_bytes(self) -> int | None:
+        """Return the anonymous memory in use, in bytes, without files; None without a memory controller.
+
+        Cheap enough to be polled: one read of a descriptor that stays open.
+        """
+        hierarchy = self._ownership.hierarchy("memory")
+        if hierarchy is None or self._final is not None:
+            return None
+        if self._stat_fd < 0:
+            self._stat_fd = self._open(hierarchy, "memory.stat", os.O_RDONLY)
+        if not self._has_peak(hierarchy):
+            self._sample_peak(hierarchy)
+        key = self._ownership.dialect.ANON_KEY
+        _, _, rest = (b"\n" + os.pread(self._stat_fd, _STAT_BYTES, 0)).partition(key)
+        return int(rest.partition(b"\n")[0]) if rest else None
+
+    def oom_kills(self) -> int:
+        """Return how many processes of the box the kernel killed at the memory limit; 0 without a memory controller."""
+        if self._final is not None:
+            return self._final.oom_kills
+        hierarchy = self._ownership.hierarchy("memory")
+        return 0 if hierarchy is None else self._keyed(hierarchy, self._ownership.dialect.OOM_FILE, "oom_kill")
+
+    def set_limits(self, limits: CgroupLimits) -> None:
+        """Change the limits of a living box.
+
+        Raises ConfinementError when the kernel refuses, which it does for memory already in use; the limits before
+        are then in force for whatever was not changed yet.
+        """
+        self._apply(limits, raised=limits.memory_bytes > self._limits.memory_bytes)
+        self._limits = limits
+
+    def kill(self) -> None:
+        """Kill every process in the box; bounded to about 2 s. Never raises."""
+        if self._final is None:
+            kill_members(self._groups(), self._ownership.tail(self._box_id))
+
+    def destroy(self) -> None:
+        """Kill what lives in the box, remove its groups, close its descriptors. Idempotent; never raises.
+
+        Blocks until the processes are gone, about 2 s at most; what stays is tried again when the tree is closed, and
+        by `CgroupTree.sweep` after the owner has ended.
+        """
+        if self._final is None:
+            self._final = self._last_usage()
+            self._close_fds()
+            if not remove(self._groups(), self._ownership.tail(self._box_id)):
+                self._ownership.abandoned.add(self._box_id)
+
+    def make(self) -> None:
+        """Make the groups and put the limits in force, or leave nothing behind. Raises ConfinementError."""
+        try:
+            for hierarchy in self._ownership.hierarchies:
+                os.mkdir(self._box_id, 0o755, dir_fd=hierarchy.fd)
+                self._made.append(hierarchy)
+            self._apply(self._limits, raised=False)
+            for hierarchy in self._ownership.hierarchies:
+                self._fds.append(self._open(hierarchy, "cgroup.procs", os.O_WRONLY))
+        except OSError as exc:
+            self.destroy()
+            raise ConfinementError(
+                f"the control group {self._box_id} could not be made: {exc.strerror}",
+                hint="`agentbox doctor` says which control groups are usable here",
+                step="cgroup",
+                errno=exc.errno,
+            ) from exc
+        except ConfinementError:
+            self.destroy()
+            raise
+
+    def _apply(self, limits: CgroupLimits, *, raised: bool) -> None:
+        memory_bytes = limits.memory_bytes // _PAGE * _PAGE
+        for hierarchy in self._ownership.hierarchies:
+            plan = self._ownership.dialect.settings(
+                hierarchy.place, memory_bytes, limits.pids, limits.cpus, raised=raised
+            )
+            apply(plan, self._box_id, hierarchy.fd)
+
+    def _groups(self) -> list[tuple[int | None, str]]:
+        return [(hierarchy.fd, self._box_id) for hierarchy in self._made]
+
+    def _open(self, hierarchy: Hierarchy, file: str, flags: int) -> int:
+        return os.open(f"{self._box_id}/{file}", flags | os.O_CLOEXEC, dir_fd=hierarchy.fd)
+
+    def _read(self, hierarchy: Hierarchy, file: str) -> str:
+        return read_text(f"{self._box_id}/{file}", hierarchy.fd)
+
+    def _keyed(self, hierarchy: Hierarchy, file: str, key: str) -> int:
+        for line in self._read(hierarchy, file).splitlines():
+            name, _, value = line.partition(" ")
+            if name == key:
+                return int(value)
+        return 0
+
+    def _cpu_ms(self) -> float | None:
+        if self._ownership.version == "v2":
+            return self._keyed(self._ownership.hierarchies[0], "cpu.stat", "usage_usec") / 1e3
+        hierarchy = self._ownership.hierarchy("cpuacct")
+        return None if hierarchy is None else int(self._read(hierarchy, "cpuacct.usage")) / 1e6
+
+    def _max_memory_bytes(self) -> int | None:
+        hierarchy = self._ownership.hierarchy("memory")
+        if hierarchy is None:
+            return None
+        if self._has_peak(hierarchy):
+            return int(self._read(hierarchy, self._ownership.dialect.USAGE_PEAK))
+        self._sample_peak(hierarchy)
+        return self._sampled_peak
+
+    def _has_peak(self, memory: Hierarchy) -> bool:
+        if self._peak_counted is None:
+            self._peak_counted = os.path.exists(f"{memory.path}/{self._ownership.dialect.USAGE_PEAK}")
+        return self._peak_counted
+
+    def _sample_peak(self, hierarchy: Hierarchy) -> None:
+        self._sampled_peak = max(self._sampled_peak, int(self._read(hierarchy, "memory.current")))
+
+    def _last_usage(self) -> CgroupUsage:
+        try:
+            return self.usage()
+        except OSError:
+            return CgroupUsage(None, None, 0)
+
+    def _close_fds(self) -> None:
+        fds, self._fds, stat_fd, self._stat_fd = self._fds, [], self._stat_fd, -1
+        for fd in (*fds, stat_fd):
+            if fd >= 0:
+                with contextlib.suppress(OSError):
+                    os.close(fd)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: MIT
+"""What cgroups v1 and v2 share: where hierarchies are mounted, where this process sits, control files.
+
+Mounts and memberships are read from /proc/self/mountinfo and /proc/self/cgroup. In a container the path of
+/proc/self/cgroup may lie outside of what is mounted, so a place is believed only when its cgroup.procs lists us.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from agentbox.errors import ConfinementError
+
+DIRECTORY = "agentbox"
+CONTROLLERS = ("memory", "pids", "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupMount:
+    """A mounted hierarchy: `kind` is the file system type, `root` the part of the hierarchy that is mounted."""
+
+    kind: str
+    root: str
+    point: str
+    controllers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value for a control file; `expected` is what the kernel must answer when the file is read again."""
+
+    file: str
+    value: str
+    expected: str
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A directory under which groups can be made, and the controllers that work there."""
+
+    base: str
+    controllers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a version offers here. `missing` says for each controller that is not usable why not."""
+
+    places: tuple[Place, ...]
+    missing: dict[str, str]
+
+    @property
+    def usable(self) -> frozenset[str]:
+        """The limiting controllers that some place offers."""
+        offered = frozenset[str]().union(*(place.controllers for place in self.places))
+        return offered & frozenset(CONTROLLERS)
+
+
+def read_text(path: str, dir_fd: int | None = None) -> str:
+    """Return the content of a small kernel file (64 KiB at most). Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        return os.read(fd, 65536).decode("utf-8", "surrogateescape")
+    finally:
+        os.close(fd)
+
+
+def write_text(path: str, value: str, dir_fd: int | None = None) -> None:
+    """Write a value to a control file with one write. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        os.write(fd, value.encode())
+    finally:
+        os.close(fd)
+
+
+def apply(settings: tuple[Setting, ...], group: str, dir_fd: int) -> None:
+    """Write each setting and read it back. Raises ConfinementError when the kernel refuses or keeps another value."""
+    for setting in settings:
+        path = f"{group}/{setting.file}"
+        try:
+            write_text(path, setting.value, dir_fd)
+            kept = read_text(path, dir_fd).strip()
+        except FileNotFoundError:
+            if setting.optional:
+                continue
+            raise
+        except OSError as exc:
+            raise ConfinementError(
+                f"the kernel refused {setting.value!r} for {setting.file}: {exc.strerror}",
+                hint="the limit may exceed what the parent control group allows, or lie below what is in use",
+                step="cgroup",
+                errno=exc.errno,
+            ) from exc
+        if kept != setting.expected:
+            raise ConfinementError(
+                f"{setting.file} holds {kept!r} after {setting.value!r} was written",
+                hint="another program changes this control group, or the kernel does not support the limit",
+                step="cgroup",
+                errno=0,
+            )
+
+
+def mounts() -> tuple[CgroupMount, ...]:
+    """Return the cgroup and cgroup2 mounts that this process sees. Empty when /proc is not readable."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+            return parse_mounts(lines.read())
+    except OSError:
+        return ()
+
+
+def parse_mounts(text: str) -> tuple[CgroupMount, ...]:
+    """Return the cgroup mounts of a mountinfo text."""
+    found = []
+    for line in text.splitlines():
+        left, separator, right = line.partition(" - ")
+        fields, tail = left.split(" "), right.split(" ")
+        if separator and len(fields) > 4 and len(tail) > 2 and tail[0] in ("cgroup", "cgroup2"):
+            options = frozenset(tail[2].split(","))
+            found.append(CgroupMount(tail[0], _unescape(fields[3]), _unescape(fields[4]), options))
+    return tuple(found)
+
+
+def memberships() -> dict[str, str]:
+    """Return controller -> path of this process; the unified hierarchy has the key "". Empty when unreadable."""
+    try:
+        return parse_memberships(read_text("/proc/self/cgroup"))
+    except OSError:
+        return {}
+
+
+def parse_memberships(text: str) -> dict[str, str]:
+    """Return controller -> path of a /proc/PID/cgroup text."""
+    found = {}
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            found[controller] = path
+    return found
+
+
+def own_directory(mount: CgroupMount, path: str) -> str | None:
+    """Return the visible directory of the group this process is in, or None when it is not below the mount."""
+    if mount.root == "/":
+        relative = path
+    elif path == mount.root or path.startswith(mount.root + "/"):
+        relative = path[len(mount.root) :]
+    else:
+        relative = "/"
+    directory = (mount.point + "/" + relative.strip("/")).rstrip("/")
+    return directory if os.getpid() in members(directory) else None
+
+
+def members(directory: str, dir_fd: int | None = None) -> list[int]:
+    """Return the process ids in a group; 0 stands for a process of an outer PID namespace. Empty when unreadable."""
+    try:
+        fd = os.open(f"{directory}/cgroup.procs", os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd)
+    except OSError:
+        return []
+    try:
+        with os.fdopen(fd, "rb") as file:
+            return [int(line) for line in file.read().split()]
+    except OSError:
+        return []
+
+
+def why_not_writable(directory: str) -> str | None:
+    """Say why this process cannot make groups in a directory and move processes to it, or None when it can."""
+    effective = os.access in os.supports_effective_ids
+    for path in (directory, f"{directory}/cgroup.procs"):
+        if not os.access(path, os.W_OK, effective_ids=effective):
+            try:
+                read_only = os.statvfs(directory).f_flag & os.ST_RDONLY
+            except OSError:
+                read_only = 0
+            return f"{directory} is " + ("mounted read-only" if read_only else f"not writable for uid {os.geteuid()}")
+    return None
+
+
+def _unescape(field: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
