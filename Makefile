@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench clean system-packages
+.PHONY: help serve test check bench docs clean system-packages
 
 PYTHON ?=
 PYTEST_ARGS ?=
@@ -37,7 +37,10 @@ check: $(VENV)/.dev ## formatting, lint, types, architecture and unit tests; und
 	$(VENV)/bin/pytest -q tests/architecture tests/docs tests/unit
 
 bench: $(VENV)/.server $(S1_VENV)/.ready ## measure against floors and the old HTTP service; prints a table and JSON
-	AGENTBOX_BENCH_S1_PYTHON="$(CURDIR)/$(S1_VENV)/bin/python" $(VENV)/bin/python benchmarks/run.py $(BENCH_ARGS)
+	AGENTBOX_BENCH_S1_PYTHON="$(CURDIR)/$(S1_VENV)/bin/python" $(VENV)/bin/python -m benchmarks.run $(BENCH_ARGS)
+
+docs: $(VENV)/.dev ## write the parts of the documentation that follow from the code
+	$(VENV)/bin/python -m tests.docs.render
 
 clean: ## remove the virtual environments and everything else that was built
 	rm -rf $(VENV) $(S1_VENV) $(SCIENCE_VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
