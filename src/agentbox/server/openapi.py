@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: MIT
+"""The OpenAPI document, written out: it says what this server, with its settings, accepts and answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic.json_schema import models_json_schema
+
+import agentbox
+from agentbox.config import Settings
+from agentbox.models import Layer, Outcome
+from agentbox.server import fields
+from agentbox.server.schemas import RunBody
+
+Json = dict[str, Any]
+
+_PROBLEMS = {
+    "400": "The request asks for something that cannot be done (language, backend, snapshot, allowlist); nothing ran",
+    "401": "A key is missing or unknown",
+    "403": "The Origin header names a page of another site",
+    "404": "No such snapshot for this key",
+    "405": "The path exists; the method does not",
+    "409": "The snapshot would pass the caller's quota",
+    "413": "The body is larger than the operator allows",
+    "415": "The body has a Content-Encoding",
+    "421": "The Host header names another server",
+    "429": "Too many runs wait already",
+    "500": "A bug of agentbox",
+    "503": "The box could not be built, or the server is stopping; nothing ran to its end",
+}
+
+
+def _object(properties: Json, *, closed: bool = True, required: list[str] | None = None) -> Json:
+    found: Json = {"type": "object", "properties": properties, "required": required or list(properties)}
+    if closed:
+        found["additionalProperties"] = False
+    return found
+
+
+def _nullable(kind: str, **more: Any) -> Json:
+    return {"type": [kind, "null"], **more}
+
+
+def _ref(name: str) -> Json:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+_TEXT: Json = {"type": "string"}
+_COUNT: Json = {"type": "integer", "minimum": 0}
+_MILLISECONDS: Json = {"type": "number", "minimum": 0}
+
+
+def _result_schema() -> Json:
+    layers = {"type": "string", "enum": [layer.value for layer in Layer]}
+    return _object(
+        {
+            "stdout": _TEXT,
+            "stderr": _TEXT,
+            "exit_code": {"type": "integer", "description": "128 + n after signal n"},
+            "duration_ms": _COUNT,
+            "language": {"type": "string", "enum": list(fields.LANGUAGES)},
+            "backend": _TEXT,
+            "snapshot_id": _nullable("string"),
+            "limits_applied": _object(
+                {
+                    "timeout_seconds": {"type": "integer", "minimum": 0},
+                    "memory_mb": _COUNT,
+                    "cpus": {"type": "number", "minimum": 0},
+                    "pids": _COUNT,
+                    "disk_mb": _COUNT,
+                    "max_output_bytes": _COUNT,
+                }
+            ),
+            "oom_killed": {"type": "boolean"},
+            "network_isolated": {"type": "boolean"},
+            "egress_allowlist": {"type": "array", "items": _TEXT},
+            "run_id": _TEXT,
+            "outcome": {"type": "string", "enum": [outcome.value for outcome in Outcome]},
+            "signal": _nullable("integer"),
+            "stdout_bytes": _COUNT,
+            "stderr_bytes": _COUNT,
+            "stdout_truncated": {"type": "boolean"},
+            "stderr_truncated": {"type": "boolean"},
+            "stdout_base64": _nullable("string", description="the exact bytes, only where they are not UTF-8"),
+            "stderr_base64": _nullable("string", description="the exact bytes, only where they are not UTF-8"),
+            "files": {
+                "type": "object",
+                "additionalProperties": _object({"base64": _TEXT, "bytes": _COUNT}),
+            },
+            "enforcement": _object(
+                {
+                    name: {**layers, "description": f"what held {name}"}
+                    for name in ("filesystem", "network", "exec", "memory", "pids", "cpu", "disk")
+                }
+            ),
+            "warnings": {"type": "array", "items": _TEXT},
+            "timings": _object({"queued_ms": _MILLISECONDS, "start_ms": _MILLISECONDS, "run_ms": _MILLISECONDS}),
+            "usage": _object(
+                {
+                    "cpu_ms": _nullable("number"),
+                    "max_memory_bytes": _nullable("integer"),
+                    "processes": _nullable("integer"),
+                }
+            ),
+        }
+    )
+
+
+def _problem_schemas() -> Json:
+    common = {"code": _TEXT, "hint": _TEXT, "request_id": _TEXT}
+    fault = _object(
+        {
+            "type": _TEXT,
+            "loc": {"type": "array", "items": {"type": ["string", "integer"]}},
+            "msg": _TEXT,
+            "input": {"description": "what was sent, cut to a bounded size"},
+            "ctx": {"type": "object"},
+        },
+        required=["type", "loc", "msg", "input"],
+    )
+    return {
+        "Problem": _object({"detail": _TEXT, **common}),
+        "TimedOut": _object({"detail": _TEXT, **common, "result": _ref("RunResult")}, required=["detail", *common]),
+        "InvalidBody": _object({"detail": {"type": "array", "items": fault}, **common}),
+    }
+
+
+def _request_schemas(settings: Settings, backend: str) -> Json:
+    _, top = models_json_schema([(RunBody, "validation")], ref_template="#/components/schemas/{model}")
+    schemas: Json = top["$defs"]
+    run = schemas["RunBody"]["properties"]
+    backends = list(dict.fromkeys([backend, *(name for name in settings.allowed_backends if name != "auto")]))
+    run["backend"]["anyOf"] = [{"type": "string", "enum": backends}, {"type": "null"}]
+    run["egress_allowlist"]["anyOf"][0]["items"] = _allowlist_items(settings)
+    schemas["RunBody"]["examples"] = [
+        {"code": "print(sum(range(10)))"},
+        {"code": "console.log(6 * 7)", "language": "node", "limits": {"timeout_seconds": 5, "memory_mb": 256}},
+    ]
+    return schemas
+
+
+def _allowlist_items(settings: Settings) -> Json:
+    if settings.egress_allowlist is None:
+        return {"type": "string", "maxLength": 260, "pattern": fields.EGRESS_PATTERN}
+    hosts = sorted({entry.partition(":")[0] for entry in settings.egress_allowlist})
+    return {"type": "string", "enum": hosts} if hosts else {"not": {}}
+
+
+def _answer(description: str, schema: Json | None, **headers: str) -> Json:
+    found: Json = {
+        "description": description,
+        "headers": {
+            "X-Request-Id": {
+                "description": "the id sent with the request, or a new one",
+                "required": True,
+                "schema": {"type": "string"},
+            }
+        },
+    }
+    for name, text in headers.items():
+        found["headers"][name.replace("_", "-")] = {"description": text, "schema": {"type": "string"}, "required": True}
+    if schema is not None:
+        found["content"] = {"application/json": {"schema": schema}}
+    return found
+
+
+def _problems(*statuses: str, keyed: bool) -> Json:
+    found = {}
+    for status in ("403", "421", "405", *(["401"] if keyed else []), *statuses):
+        extra = {"401": {"WWW_Authenticate": "Bearer"}, "429": {"Retry_After": "seconds"}, "405": {"Allow": "methods"}}
+        found[status] = _answer(_PROBLEMS[status], _ref("Problem"), **extra.get(status, {}))
+    return found
+
+
+def _run_operation(*, keyed: bool) -> Json:
+    success = _answer("The program ended, well or not: see outcome and exit_code", _ref("RunResult"))
+    success["content"]["text/event-stream"] = {
+        "schema": {"type": "string"},
+        "example": 'event: stdout\ndata: {"seq":1,"text":"45\\n"}\n\nevent: result\ndata: {"stdout":"45\\n"}\n\n',
+    }
+    return {
+        "operationId": "run",
+        "summary": "Execute code in a box",
+        "description": (
+            "With `Accept: text/event-stream` the answer is a stream: `stdout` and `stderr` events with "
+            '`{"seq","text"}` or, where bytes are not UTF-8, `{"seq","b64"}`; then one `result` event with the body of '
+            "200, also after a timeout, or one `error` event. A comment keeps quiet streams open. Closing the "
+            "connection ends the run."
+        ),
+        "requestBody": {"required": True, "content": {"application/json": {"schema": _ref("RunBody")}}},
+        "responses": {
+            "200": success,
+            "408": _answer(
+                "The program passed its timeout (`result` holds what it did), or the body arrived too slowly",
+                _ref("TimedOut"),
+            ),
+            "422": _answer("The body does not have the right form; nothing ran", _ref("InvalidBody")),
+            **_problems("400", "409", "413", "415", "429", "500", "503", keyed=keyed),
+        },
+    }
+
+
+def _snapshot_paths(*, keyed: bool) -> Json:
+    parameter = {
+        "name": "snapshot_id",
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+    }
+    listed = _object({"snapshots": {"type": "array", "items": _ref("Snapshot")}})
+    return {
+        "/v1/snapshots": {
+            "get": {
+                "operationId": "list_snapshots",
+                "summary": "Snapshots of this key",
+                "responses": {"200": _answer("All of them", listed), **_problems("500", keyed=keyed)},
+            }
+        },
+        "/v1/snapshots/{snapshot_id}": {
+            "parameters": [parameter],
+            "get": {
+                "operationId": "get_snapshot",
+                "summary": "One snapshot",
+                "responses": {
+                    "200": _answer("What is known about it", _ref("Snapshot")),
+                    **_problems("404", "500", keyed=keyed),
+                },
+            },
+            "delete": {
+                "operationId": "delete_snapshot",
+                "summary": "Remove a snapshot",
+                "responses": {"204": _answer("It is gone", None), **_problems("404", "500", keyed=keyed)},
+            },
+        },
+    }
+
+
+def _snapshot_schema() -> Json:
+    return _object(
+        {
+            "snapshot_id": _TEXT,
+            "created_at": {"type": "number", "description": "seconds since 1970, UTC"},
+            "packed_bytes": _COUNT,
+            "unpacked_bytes": _nullable("integer"),
+            "entries": _nullable("integer"),
+        }
+    )
+
+
+def document(settings: Settings, backend: str, *, keyed: bool) -> Json:
+    """The document for a server with these settings, whose default backend is `backend`; `keyed`: it needs a key."""
+    health = _object({"status": {"const": "ok"}, "version": _TEXT, "backend": _TEXT})
+    found: Json = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "agentbox",
+            "version": agentbox.__version__,
+            "summary": "Runs code that an AI agent wrote, in a box",
+            "license": {"name": "MIT", "identifier": "MIT"},
+        },
+        "paths": {
+            "/health": {
+                "get": {
+                    "operationId": "health",
+                    "summary": "Whether the server answers; needs no key",
+                    "security": [],
+                    "responses": {"200": _answer("It does", health), **_problems(keyed=False)},
+                }
+            },
+            "/v1/run": {"post": _run_operation(keyed=keyed)},
+            **_snapshot_paths(keyed=keyed),
+        },
+        "components": {
+            "schemas": {
+                **_request_schemas(settings, backend),
+                **_problem_schemas(),
+                "RunResult": _result_schema(),
+                "Snapshot": _snapshot_schema(),
+            }
+        },
+    }
+    if keyed:
+        found["components"]["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+        }
+        found["security"] = [{"bearer": []}, {"apiKey": []}]
+    return found
