@@ -19,7 +19,6 @@ from agentbox.errors import AgentboxError
 if TYPE_CHECKING:
     from agentbox.config import Settings
 
-DEFAULT_OF_AUTO = "jail"
 NAME_WIDTH = 28
 
 
@@ -65,8 +64,10 @@ class Diagnosis:
 def doctor(as_json: bool) -> None:
     """Show what each backend needs, what is missing, and what it enforces here."""
     with errors_are_lines():
+        from agentbox.isolation.registry import DEFAULT
+
         settings = load_settings()
-        default = DEFAULT_OF_AUTO if settings.sandbox_backend == "auto" else settings.sandbox_backend
+        default = DEFAULT if settings.sandbox_backend == "auto" else settings.sandbox_backend
         found = _diagnose_all(settings)
     usable = any(d.available for d in found if d.backend == default)
     if as_json:
@@ -93,7 +94,7 @@ def _diagnose(name: str, settings: Settings) -> Diagnosis:
     from agentbox.isolation.registry import BACKENDS
     from agentbox.isolation.selfcheck import run_selfcheck
 
-    needs = tuple(RequirementLine(r.name, r.met, r.detail, r.fix) for r in BACKENDS[name].requirements())
+    needs = tuple(RequirementLine(r.name, r.met, r.detail, r.fix) for r in BACKENDS[name]().requirements())
     if not all(need.met for need in needs):
         return Diagnosis(name, needs)
     try:

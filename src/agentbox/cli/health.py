@@ -36,7 +36,11 @@ def _ask(base: str) -> dict[str, Any]:
     import urllib.parse
     import urllib.request
 
-    if urllib.parse.urlsplit(base).scheme not in {"http", "https"}:
+    try:
+        scheme = urllib.parse.urlsplit(base).scheme
+    except ValueError:
+        scheme = ""
+    if scheme not in {"http", "https"}:
         fail(f"{base!r} is not an http or https URL", f"for example {DEFAULT_URL}", exit_codes.USAGE)
     # A proxy of the environment must not answer in place of a server on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

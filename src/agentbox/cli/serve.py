@@ -11,10 +11,11 @@ import click
 
 from agentbox import config
 from agentbox.cli import exit_codes
-from agentbox.cli.console import errors_are_lines, fail, load_settings
+from agentbox.cli.console import errors_are_lines, fail, load_settings, say
 
 SERVER_MODULES = ("fastapi", "httptools", "pydantic", "uvicorn", "uvloop")
 BACKLOG = 2048
+WITHOUT_A_WALL = ("subprocess", "unrestricted")
 
 
 @click.command()
@@ -36,7 +37,20 @@ def serve(host: str | None, port: int | None, backend: str | None, allow_unisola
 
 
 def _serve(settings: config.Settings) -> None:
-    raise NotImplementedError
+    from agentbox.isolation.registry import DEFAULT
+    from agentbox.server.serve import serve as answer
+
+    backend = DEFAULT if settings.sandbox_backend == "auto" else settings.sandbox_backend
+    listener = bind(settings.host, settings.port)
+
+    def on_ready(host: str, port: int) -> None:
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        say(f"listening on {url} (backend {backend}, documentation at {url}/docs)")
+        if backend in WITHOUT_A_WALL:
+            say(f"warning: {backend} has no wall: code can do whatever this user can do on this machine")
+
+    with listener:
+        answer(settings, listener, on_ready)
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: MIT
+"""`agentbox doctor` says what is enforced here, and what is missing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from agentbox.models import Enforcement, Layer
+from tests.integration.commands import Finished, agentbox
+
+
+@pytest.fixture(scope="module")
+def examined(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return agentbox("doctor", "--json", cwd=tmp_path_factory.mktemp("empty"))
+
+
+def test_json_has_every_backend_with_requirements_checks_and_enforcement(examined: Finished) -> None:
+    report = json.loads(examined.stdout)
+    assert {"jail", "subprocess"} <= report["backends"].keys()
+    for name, backend in report["backends"].items():
+        assert all(need.keys() == {"name", "met", "detail", "fix"} for need in backend["requirements"])
+        if backend["available"]:
+            assert backend["checks"], f"{name} is called available although nothing was checked"
+            assert backend["enforcement"].keys() == {f.name for f in fields(Enforcement)}
+            assert set(backend["enforcement"].values()) <= {str(layer) for layer in Layer}
+
+
+def test_exit_code_says_whether_the_default_backend_can_be_used(examined: Finished) -> None:
+    report = json.loads(examined.stdout)
+    assert report["default_backend"] == "jail"
+    assert report["usable"] is report["backends"]["jail"]["available"]
+    assert examined.exit_code == (0 if report["usable"] else 1)
+
+
+def test_backend_without_a_wall_is_said_to_enforce_nothing_of_files_and_network(examined: Finished) -> None:
+    held = json.loads(examined.stdout)["backends"]["subprocess"]["enforcement"]
+    assert (held["filesystem"], held["network"]) == ("none", "none")
+
+
+def test_text_shows_each_backend_its_enforcement_and_a_verdict(tmp_path: Path) -> None:
+    done = agentbox("doctor", cwd=tmp_path)
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("jail: ") and line.endswith("(default)") for line in lines)
+    assert any(line.startswith("subprocess: ") for line in lines)
+    assert any(line.startswith("  enforces filesystem=") for line in lines)
+    assert lines[-1].startswith("jail ")
+    assert "\r" not in done.stdout + done.stderr, "progress is for terminals"
+
+
+def test_bad_setting_is_named(tmp_path: Path) -> None:
+    done = agentbox("doctor", cwd=tmp_path, environment={"AGENTBOX_SANDBOX_BACKEND": "Bogus"})
+    assert done.exit_code == 2
+    assert "AGENTBOX_SANDBOX_BACKEND" in done.stderr
