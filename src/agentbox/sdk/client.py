@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: MIT
+"""Clients of the HTTP API, synchronous and asynchronous; what they share is in wire.py.
+
+Connection failures are httpx's own exceptions; an answer of 400 or more is an AgentboxHTTPError (a RuntimeError).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import httpx
+
+from agentbox.sdk import wire
+from agentbox.sdk.errors import AgentboxHTTPError
+from agentbox.sdk.wire import Event, RunResponse
+
+__all__ = ["AgentboxClient", "AgentboxHTTPError", "AsyncAgentboxClient", "Event", "RunResponse"]
+
+DEFAULT_URL = "http://localhost:8080"
+
+
+def _timeout(seconds: float | None) -> httpx.Timeout:
+    """`seconds` for every step; None waits longer than the longest run."""
+    if seconds is not None:
+        return httpx.Timeout(seconds)
+    return httpx.Timeout(wire.READ_TIMEOUT_SECONDS, connect=wire.CONNECT_TIMEOUT_SECONDS)
+
+
+class AgentboxClient:
+    """A connection to one server. `timeout` is in seconds; by default it exceeds the longest run that is possible."""
+
+    def __init__(self, base_url: str = DEFAULT_URL, api_key: str | None = None, timeout: float | None = None) -> None:
+        self.base_url = base_url.rstrip("/")
+        self._client = httpx.Client(base_url=self.base_url, headers=wire.headers(api_key), timeout=_timeout(timeout))
+
+    def health(self) -> dict[str, str]:
+        """`status`, `version` and `backend` of the server."""
+        found: dict[str, str] = wire.checked(self._client.get("/health"))
+        return found
+
+    def run(
+        self,
+        code: str,
+        language: str = "python",
+        timeout_seconds: int | None = None,
+        snapshot: bool = False,
+        snapshot_id: str | None = None,
+        memory_mb: int | None = None,
+        egress_allowlist: Sequence[str] | None = None,
+        **more: Any,
+    ) -> RunResponse:
+        """Execute code. `more` are the keyword arguments of wire.run_payload:
+        stdin, files, env, args, cpus, pids, disk_mb, max_output_bytes, backend, return_files.
+
+        Raises AgentboxHTTPError; after a timeout (status 408) it holds the partial `result`.
+        """
+        payload = wire.run_payload(
+            code, language, timeout_seconds, snapshot, snapshot_id, memory_mb, egress_allowlist, **more
+        )
+        return RunResponse(wire.checked(self._client.post(wire.RUN_PATH, json=payload)))
+
+    def stream(self, code: str, language: str = "python", **more: Any) -> Iterator[Event]:
+        """Execute code and yield output as it happens, then one event of kind `result`, also after a timeout.
+
+        `more` are the keyword arguments of wire.run_payload. Closing the iterator early ends the run. Raises
+        AgentboxHTTPError, and httpx.RemoteProtocolError for a stream that is cut before its result.
+        """
+        payload = wire.run_payload(code, language, **more)
+        parser = wire.EventParser()
+        with self._client.stream("POST", wire.RUN_PATH, json=payload, headers=wire.EVENT_STREAM) as answer:
+            if answer.status_code >= 400:
+                answer.read()
+                wire.checked(answer)
+            for line in answer.iter_lines():
+                yield from parser.feed(line)
+        if not parser.ended:
+            raise httpx.RemoteProtocolError("the stream ended before its result")
+
+    def snapshots(self) -> list[dict[str, Any]]:
+        """This key's snapshots."""
+        found: list[dict[str, Any]] = wire.checked(self._client.get(wire.SNAPSHOTS_PATH))["snapshots"]
+        return found
+
+    def get_snapshot(self, snapshot_id: str) -> dict[str, Any]:
+        """What is known about one snapshot."""
+        found: dict[str, Any] = wire.checked(self._client.get(wire.snapshot_path(snapshot_id)))
+        return found
+
+    def delete_snapshot(self, snapshot_id: str) -> None:
+        """Remove one snapshot."""
+        wire.checked(self._client.delete(wire.snapshot_path(snapshot_id)))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def __enter__(self) -> AgentboxClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncAgentboxClient:
+    """AgentboxClient for asyncio: the same arguments, results and errors."""
+
+    def __init__(self, base_url: str = DEFAULT_URL, api_key: str | None = None, timeout: float | None = None) -> None:
+        self.base_url = base_url.rstrip("/")
+        self._client = httpx.AsyncClient(
+            base_url=self.base_url, headers=wire.headers(api_key), timeout=_timeout(timeout)
+        )
+
+    async def health(self) -> dict[str, str]:
+        """`status`, `version` and `backend` of the server."""
+        found: dict[str, str] = wire.checked(await self._client.get("/health"))
+        return found
+
+    async def run(self, code: str, language: str = "python", **more: Any) -> RunResponse:
+        """As AgentboxClient.run. Cancelling ends the run."""
+        payload = wire.run_payload(code, language, **more)
+        return RunResponse(wire.checked(await self._client.post(wire.RUN_PATH, json=payload)))
+
+    async def stream(self, code: str, language: str = "python", **more: Any) -> AsyncIterator[Event]:
+        """As AgentboxClient.stream."""
+        payload = wire.run_payload(code, language, **more)
+        parser = wire.EventParser()
+        async with self._client.stream("POST", wire.RUN_PATH, json=payload, headers=wire.EVENT_STREAM) as answer:
+            if answer.status_code >= 400:
+                await answer.aread()
+                wire.checked(answer)
+            async for line in answer.aiter_lines():
+                for event in parser.feed(line):
+                    yield event
+        if not parser.ended:
+            raise httpx.RemoteProtocolError("the stream ended before its result")
+
+    async def snapshots(self) -> list[dict[str, Any]]:
+        """This key's snapshots."""
+        found: list[dict[str, Any]] = wire.checked(await self._client.get(wire.SNAPSHOTS_PATH))["snapshots"]
+        return found
+
+    async def get_snapshot(self, snapshot_id: str) -> dict[str, Any]:
+        """What is known about one snapshot."""
+        found: dict[str, Any] = wire.checked(await self._client.get(wire.snapshot_path(snapshot_id)))
+        return found
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """Remove one snapshot."""
+        wire.checked(await self._client.delete(wire.snapshot_path(snapshot_id)))
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def __aenter__(self) -> AsyncAgentboxClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
