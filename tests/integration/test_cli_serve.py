@@ -59,7 +59,7 @@ def test_port_that_is_taken_ends_with_three(tmp_path: Path) -> None:
     assert_is_told_what_to_do(done, 3, f"port {port}", "--port")
 
 
-@pytest.mark.parametrize("host", ["203.0.113.1", "no-such-host.invalid"])
+@pytest.mark.parametrize("host", ["203.0.113.1", "no-such-host.invalid", "a..b"])
 def test_address_of_another_machine_ends_with_three(tmp_path: Path, host: str) -> None:
     done = agentbox(
         "serve", "--host", host, "--port", "0", cwd=tmp_path, environment=state(tmp_path) | {"AGENTBOX_TOKEN": "k" * 32}
@@ -67,7 +67,7 @@ def test_address_of_another_machine_ends_with_three(tmp_path: Path, host: str) -
     assert_is_told_what_to_do(done, 3, host, "--host")
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""], ids=["v4", "v6", "empty"])
 def test_address_that_others_reach_is_refused_without_a_key(tmp_path: Path, host: str) -> None:
     done = agentbox("serve", "--host", host, "--port", "0", cwd=tmp_path, environment=state(tmp_path))
     assert_is_told_what_to_do(done, 2, "AGENTBOX_TOKEN", "127.0.0.1")
@@ -76,7 +76,7 @@ def test_address_that_others_reach_is_refused_without_a_key(tmp_path: Path, host
 @pytest.mark.parametrize("backend", ["subprocess", "unrestricted"])
 def test_backend_without_a_wall_is_refused_unless_permitted(tmp_path: Path, backend: str) -> None:
     done = agentbox("serve", "--backend", backend, "--port", "0", cwd=tmp_path, environment=state(tmp_path))
-    assert_is_told_what_to_do(done, 2, backend, "--allow-unisolated")
+    assert_is_told_what_to_do(done, 4, backend, "--allow-unisolated")
 
 
 def test_backend_without_a_wall_starts_when_permitted_and_says_so(start_server: Start) -> None:

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 
 import click
 
 import agentbox
 from agentbox.cli import exit_codes
+from agentbox.cli.console import fail
 from agentbox.cli.doctor import doctor
 from agentbox.cli.health import health
 from agentbox.cli.serve import serve
@@ -37,6 +40,18 @@ def main() -> None:
         # The reader of our output went away (`agentbox doctor | head`); the flush at exit must not complain again.
         sys.stdout = open("/dev/null", "w", encoding="utf-8")  # noqa: SIM115
         sys.exit(exit_codes.FAILURE)
+    except Exception as error:
+        fail(
+            f"internal error: {type(error).__name__}: {error} ({_where(error)})",
+            "this is a bug of agentbox: please report it with this line and the output of `agentbox doctor --json`",
+            exit_codes.FAILURE,
+        )
+
+
+def _where(error: BaseException) -> str:
+    """The innermost places of a traceback, the last one first."""
+    frames = traceback.extract_tb(error.__traceback__)[-4:]
+    return " < ".join(f"{os.path.basename(frame.filename)}:{frame.lineno}" for frame in reversed(frames))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,12 @@ from agentbox import config
 from agentbox.cli import exit_codes
 from agentbox.cli.console import errors_are_lines, fail, load_settings, say
 
-SERVER_MODULES = ("fastapi", "httptools", "pydantic", "uvicorn", "uvloop")
+SERVER_MODULES = ("fastapi", "httptools", "pydantic", "uvicorn")
 BACKLOG = 2048
+HINTS = {
+    errno.EADDRINUSE: "another program listens there; choose another with --port, or --port 0 for a free one",
+    errno.EACCES: "ports below 1024 need root; choose another with --port",
+}
 WITHOUT_A_WALL = ("subprocess", "unrestricted")
 
 
@@ -57,16 +61,14 @@ def bind(host: str, port: int) -> socket.socket:
     """A TCP socket bound to the address; ends the process with a message where that is not possible."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
-    except OSError as error:
-        hint = {
-            errno.EADDRINUSE: "another program listens there; choose another with --port, or --port 0 for a free one",
-            errno.EACCES: "ports below 1024 need root; choose another with --port",
-        }.get(error.errno or 0, "choose an address of this machine with --host")
-        fail(f"cannot listen on {host} port {port}: {error.strerror or error}", hint, exit_codes.CANNOT_LISTEN)
+    except (OSError, ValueError) as error:  # ValueError: text that cannot be a name, as in "a..b"
+        reason = getattr(error, "strerror", None) or str(error)
+        hint = HINTS.get(getattr(error, "errno", None) or 0, "choose an address of this machine with --host")
+        fail(f"cannot listen on {host!r} port {port}: {reason}", hint, exit_codes.CANNOT_LISTEN)
     return listener
