@@ -80,10 +80,8 @@ def write_text(path: str, value: str, dir_fd: int | None = None) -> None:
 def apply(settings: tuple[Setting, ...], group: str, dir_fd: int) -> None:
     """Write each setting and read it back. Raises ConfinementError when the kernel refuses or keeps another value."""
     for setting in settings:
-        path = f"{group}/{setting.file}"
         try:
-            write_text(path, setting.value, dir_fd)
-            kept = read_text(path, dir_fd).strip()
+            kept = _write_and_read_back(f"{group}/{setting.file}", setting.value, dir_fd)
         except FileNotFoundError:
             if setting.optional:
                 continue
@@ -102,6 +100,16 @@ def apply(settings: tuple[Setting, ...], group: str, dir_fd: int) -> None:
                 step="cgroup",
                 errno=0,
             )
+
+
+def _write_and_read_back(path: str, value: str, dir_fd: int) -> str:
+    # One descriptor for both: opening costs more than writing.
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        os.write(fd, value.encode())
+        return os.pread(fd, 4096, 0).decode().strip()
+    finally:
+        os.close(fd)
 
 
 def mounts() -> tuple[CgroupMount, ...]:

@@ -21,10 +21,11 @@ from agentbox.linux.cgroupfs import (
 
 CPU_PERIOD_US = 100_000
 _UNLIMITED_BYTES = 1 << 60
+# Absent when the kernel was started without swap accounting.
+_SWAP_FILE = "memory.memsw.limit_in_bytes"
 # cpuacct limits nothing; a box joins it so that its processor time is counted.
 _WANTED = frozenset((*CONTROLLERS, "cpuacct"))
 
-USAGE_CPU = ("cpuacct", "cpuacct.usage", 1e-6)
 USAGE_PEAK = "memory.max_usage_in_bytes"
 OOM_FILE = "memory.oom_control"
 ANON_KEY = b"\ntotal_rss "
@@ -75,9 +76,10 @@ def settings(place: Place, memory_bytes: int, pids: int, cpus: float, *, raised:
     if "memory" in place.controllers:
         plain = _exact("memory.limit_in_bytes", memory_bytes)
         # memory plus swap must never be below memory alone, so the order depends on the direction.
-        both = _exact("memory.memsw.limit_in_bytes", memory_bytes, optional=True)
+        both = _exact(_SWAP_FILE, memory_bytes)
+        if not os.path.exists(f"{place.base}/{_SWAP_FILE}"):
+            both = _exact("memory.swappiness", 0, optional=True)
         plan += [both, plain] if raised else [plain, both]
-        plan.append(_exact("memory.swappiness", 0, optional=True))
     if "pids" in place.controllers:
         plan.append(_exact("pids.max", pids))
     if "cpu" in place.controllers:
@@ -93,10 +95,10 @@ def _exact(file: str, value: int, *, optional: bool = False) -> Setting:
 def _allowed_cpus(base: str) -> float:
     """Return the share of the parent: version 1 refuses a child with more, although the parent would hold it."""
     try:
-        quota, period = (int(read_text(f"{base}/cpu.cfs_{name}_us")) for name in ("quota", "period"))
+        quota = int(read_text(f"{base}/cpu.cfs_quota_us"))
+        return quota / int(read_text(f"{base}/cpu.cfs_period_us")) if quota > 0 else float("inf")
     except OSError:
         return float("inf")
-    return quota / period if quota > 0 else float("inf")
 
 
 def _base(mount: CgroupMount, path: str) -> str | None:
