@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agentbox.errors import ConfigError
+from agentbox.models import parse_allowlist
 
 PREFIX = "AGENTBOX_"
 BACKEND_NAMES = ("auto", "jail", "subprocess", "unrestricted")
@@ -79,18 +80,6 @@ def _log_level(text: str) -> str:
 
 def _path(text: str) -> Path | None:
     return Path(text).expanduser() if text.strip() else None
-
-
-_ENTRY = re.compile(r"[A-Za-z0-9._-]+(:\d{1,5})?\Z")
-
-
-def parse_allowlist(entries: list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    """Lower-case, de-duplicated `host[:port]` entries in their order. Raises ValueError that names the bad entry."""
-    for entry in entries:
-        port = entry.rpartition(":")[2] if ":" in entry else "1"
-        if not _ENTRY.match(entry) or not 1 <= int(port) <= 65535:
-            raise ValueError(f"Invalid egress allowlist entry: {entry!r}")
-    return tuple(dict.fromkeys(entry.lower() for entry in entries))
 
 
 def _allowlist(text: str) -> tuple[str, ...]:
@@ -235,3 +224,8 @@ def load(environ: Mapping[str, str] | None = None, dotenv: Path | None = None) -
                 )
             warnings.append(f"{env_name(low)} is held to {env_name(high)}={getattr(settings, high)}")
     return settings, warnings
+
+
+def process_environment() -> dict[str, str]:
+    """The environment of this process, for the backend that hands it to guests whole."""
+    return dict(os.environ)

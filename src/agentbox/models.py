@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -143,3 +144,23 @@ class RunResult:
     snapshot_id: str | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What a box may touch, compiled from policy and limits; isolation backends are handed this, never a policy."""
+
+    limits: Limits
+    read_only: tuple[str, ...] = ()
+
+
+_ENTRY = re.compile(r"[A-Za-z0-9._-]+(:\d{1,5})?\Z")
+
+
+def parse_allowlist(entries: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    """Lower-case, de-duplicated `host[:port]` entries in their order. Raises ValueError that names the bad entry."""
+    for entry in entries:
+        port = entry.rpartition(":")[2] if ":" in entry else "1"
+        if not _ENTRY.match(entry) or not 1 <= int(port) <= 65535:
+            raise ValueError(f"Invalid egress allowlist entry: {entry!r}")
+    return tuple(dict.fromkeys(entry.lower() for entry in entries))

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: MIT
+"""One program in one box: its deadline, its output caps, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal as signals
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentbox.engine.capture import Capture, drain
+from agentbox.isolation.backend import LiveBox
+from agentbox.isolation.boxes import CommandExit
+from agentbox.models import CapturedStream, Limits, Outcome
+
+OutputSink = Callable[[str, bytes], Awaitable[None]]
+
+# After everything in the box is dead its pipes are at their end; this bounds a wait that should be none.
+_DRAIN_SECONDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a supervised program ended. Times are of the monotonic clock."""
+
+    outcome: Outcome
+    exit_code: int
+    signal: int | None
+    stdout: CapturedStream
+    stderr: CapturedStream
+    started_at: float
+    ended_at: float
+
+
+def decode_status(status: int) -> tuple[int, int | None]:
+    """(exit code, signal) of a wait(2) status; the exit code is 128+n after signal n."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return 128 + number, number
+    return os.WEXITSTATUS(status), None
+
+
+def _stdin(content: bytes) -> int:
+    """A descriptor to read `content` from that nobody can change; empty content is at its end at once."""
+    if not content:
+        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    view = memoryview(content)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
+
+
+async def supervise(
+    box: LiveBox,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    stdin: bytes,
+    limits: Limits,
+    max_total_output_bytes: int,
+    on_output: OutputSink | None = None,
+) -> Ending:
+    """Run one program to its end; when it returns nothing that the program started is alive.
+
+    Raises OSError when the program cannot be executed. Cancelling kills what runs.
+    """
+    captures = {"stdout": Capture(limits.max_output_bytes), "stderr": Capture(limits.max_output_bytes)}
+    flooded = asyncio.Event()
+    ends = [_stdin(stdin)]
+    readers: dict[str, int] = {}
+    try:
+        for name in captures:
+            readers[name], write = os.pipe2(os.O_CLOEXEC)
+            ends.append(write)
+            os.set_blocking(readers[name], False)
+        exited = await box.start(argv, env, box.workspace_path, ends)
+    except BaseException:
+        for fd in readers.values():
+            os.close(fd)
+        raise
+    finally:
+        for fd in ends:
+            os.close(fd)
+    started_at = time.monotonic()
+
+    async def follow(name: str) -> None:
+        async def on_chunk(chunk: bytes) -> None:
+            if captures[name].total > max_total_output_bytes:
+                flooded.set()
+            if on_output is not None:
+                await on_output(name, chunk)
+            else:
+                await asyncio.sleep(0)
+
+        await drain(readers[name], captures[name], on_chunk)
+
+    drains = [asyncio.create_task(follow(name)) for name in readers]
+    watch = asyncio.create_task(box.watch_memory())
+    flood = asyncio.create_task(flooded.wait())
+    try:
+        racing: set[asyncio.Future[Any]] = {exited, flood}
+        await asyncio.wait(racing, timeout=limits.timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+        ended_at = time.monotonic()
+        ending = exited.result() if exited.done() else None
+        # Whatever the program left behind goes now; only then are the pipes at their end.
+        await box.kill_programs()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS if on_output is None else None):
+                await asyncio.gather(*drains)
+        outcome, code, number = _judge(box, ending, flooded.is_set())
+        if ending is not None:
+            box.ended(ending)
+    finally:
+        for waiting in (watch, flood, *drains):
+            waiting.cancel()
+        await asyncio.gather(watch, flood, *drains, return_exceptions=True)
+    return Ending(outcome, code, number, captures["stdout"].result(), captures["stderr"].result(), started_at, ended_at)
+
+
+def _judge(box: LiveBox, ending: CommandExit | None, flooded: bool) -> tuple[Outcome, int, int | None]:
+    killed = (128 + signals.SIGKILL, int(signals.SIGKILL))
+    if ending is None:
+        return (Outcome.OUTPUT_LIMITED if flooded else Outcome.TIMED_OUT, *killed)
+    if ending.status is None:
+        # The whole box went down under the program.
+        return (Outcome.OOM_KILLED if box.oom_killed() else Outcome.KILLED, *killed)
+    code, number = decode_status(ending.status)
+    if number == signals.SIGKILL and box.oom_killed():
+        return Outcome.OOM_KILLED, code, number
+    return Outcome.EXITED, code, number

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: MIT
+"""What an isolation backend is, and the live box that it hands out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from agentbox.isolation.boxes import Box, CommandExit
+from agentbox.isolation.facilities import Facilities
+from agentbox.isolation.plan import LaunchPlan
+from agentbox.isolation.requirement import Requirement
+from agentbox.linux.cgroups import Cgroup, CgroupLimits
+from agentbox.models import Confinement, Enforcement, Limits, Usage
+
+_MIB = 1 << 20
+_MEMORY_POLL_SECONDS = 0.05
+
+
+class LiveBox:
+    """A box that was built for one run: starts programs, watches memory, reads counters, dies completely.
+
+    `workspace_fd` stays readable after everything in the box was killed, until `destroy`.
+    """
+
+    def __init__(self, box: Box, confinement: Confinement, cgroup: Cgroup | None, on_gone: Callable[[], None]) -> None:
+        self._box = box
+        self._cgroup = cgroup
+        self._confinement = confinement
+        self._on_gone = on_gone
+        self._oom = False
+        self._last_exit: CommandExit | None = None
+
+    @property
+    def workspace_fd(self) -> int:
+        """Directory descriptor of the workspace, on the host's side."""
+        return self._box.workspace_fd
+
+    @property
+    def workspace_path(self) -> str:
+        """Where the box's programs see the workspace."""
+        return self._box.plan.workspace
+
+    @property
+    def ids(self) -> tuple[int, int]:
+        """uid and gid of the guest as the host sees them."""
+        return self._box.plan.host_uid, self._box.plan.host_gid
+
+    async def start(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, stdio: Sequence[int]
+    ) -> asyncio.Future[CommandExit]:
+        """Start a program. Raises OSError when it cannot be executed."""
+        return await self._box.start(argv, dict(env), cwd, stdio)
+
+    def ended(self, ending: CommandExit) -> None:
+        """Note how the main program ended, for `usage` on hosts without cgroups."""
+        self._last_exit = ending
+
+    async def watch_memory(self) -> None:
+        """Kill the box when its anonymous memory passes memory_mb. The memory cgroup alone would let it grow by
+        disk_mb, since tmpfs pages are charged to it too. Runs until cancelled."""
+        if self._cgroup is None:
+            return
+        limit = self._confinement.limits.memory_mb * _MIB
+        while True:
+            await asyncio.sleep(_MEMORY_POLL_SECONDS)
+            used = self._cgroup.anon_bytes()
+            if used is not None and used > limit:
+                self._oom = True
+                self._box.kill()
+                if not self._box.plan.namespaces:
+                    self._cgroup.kill()
+
+    def oom_killed(self) -> bool:
+        """Whether the kernel or the memory watch killed something in this box for its memory."""
+        return self._oom or self._box.oom or (self._cgroup is not None and self._cgroup.oom_kills() > 0)
+
+    def usage(self) -> Usage:
+        """Counters of the whole box from its cgroup, or of the main program where there is none."""
+        ending = self._last_exit
+        processes = ending.processes if ending else None
+        if self._cgroup is not None:
+            counted = self._cgroup.usage()
+            return Usage(counted.cpu_ms, counted.max_memory_bytes, processes)
+        if ending is None:
+            return Usage(None, None, None)
+        return Usage(ending.cpu_ms, ending.max_rss_bytes, processes)
+
+    async def kill_programs(self) -> None:
+        """Kill everything that runs in the box and wait until it is gone."""
+        try:
+            await self._box.kill_programs()
+        finally:
+            if self._cgroup is not None and not self._box.plan.namespaces:
+                self._cgroup.kill()
+
+    async def destroy(self) -> None:
+        """Kill, wait, release. May be called twice; does not raise."""
+        try:
+            await self._box.destroy()
+        finally:
+            if self._cgroup is not None:
+                with contextlib.suppress(OSError):
+                    await asyncio.to_thread(self._cgroup.destroy)
+            self._on_gone()
+
+
+async def build_in_cgroup(
+    facilities: Facilities, plan: LaunchPlan, confinement: Confinement, on_gone: Callable[[], None]
+) -> LiveBox:
+    """Build the box of `plan` inside a control group of its own, where this host has them.
+
+    Raises IsolationError; nothing is left then, and `on_gone` was not called.
+    """
+    cgroup = None
+    if facilities.cgroups is not None:
+        cgroup = facilities.cgroups.create(secrets.token_hex(8), _cgroup_limits(confinement.limits))
+    try:
+        box = await facilities.launcher.build(plan, cgroup.attach_fds() if cgroup else ())
+    except BaseException:
+        if cgroup is not None:
+            await asyncio.to_thread(cgroup.destroy)
+        raise
+    return LiveBox(box, confinement, cgroup, on_gone)
+
+
+def _cgroup_limits(limits: Limits) -> CgroupLimits:
+    """tmpfs pages are charged to the group beside memory, and the box's init counts as a process."""
+    return CgroupLimits((limits.memory_mb + limits.disk_mb) * _MIB, limits.pids + 1, limits.cpus)
+
+
+class Backend(Protocol):
+    """An isolation backend. Looked up by name in registry.BACKENDS."""
+
+    name: str
+    isolated: bool
+    needs_directory: bool
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        """What it needs of the host, as far as can be told without building a box."""
+        ...
+
+    def claims(self) -> Enforcement:
+        """The layers that should hold each resource here; selfcheck.py proves or drops each claim."""
+        ...
+
+    async def launch(self, confinement: Confinement, directory: str | None = None) -> LiveBox:
+        """A box, confined and ready for its first program. `directory` is the workspace of backends that need one.
+
+        Raises IsolationError; nothing is left then.
+        """
+        ...

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: MIT
+"""Backend `jail`: Linux namespaces, own root, seccomp, Landlock, cgroup limits, no capabilities."""
+
+from __future__ import annotations
+
+from agentbox.isolation import host
+from agentbox.isolation.backend import LiveBox, build_in_cgroup
+from agentbox.isolation.facilities import Facilities
+from agentbox.isolation.plan import jail_plan
+from agentbox.isolation.requirement import Requirement
+from agentbox.models import Confinement, Enforcement, Layer
+
+
+class JailBackend:
+    """Boxes made of the kernel's own mechanisms; nothing to install."""
+
+    name = "jail"
+    isolated = True
+    needs_directory = False
+
+    def __init__(self, facilities: Facilities) -> None:
+        self._facilities = facilities
+        self._view = host.view()
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        """See Backend."""
+        return host.kernel_requirements()
+
+    def claims(self) -> Enforcement:
+        """See Backend."""
+        held = self._facilities.held
+        return Enforcement(
+            filesystem=Layer.KERNEL,
+            network=Layer.KERNEL,
+            exec=Layer.NONE,
+            memory=Layer.KERNEL if "memory" in held else Layer.SUPERVISOR,
+            pids=Layer.KERNEL,
+            cpu=Layer.KERNEL if "cpu" in held else Layer.NONE,
+            disk=Layer.KERNEL,
+        )
+
+    async def launch(self, confinement: Confinement, directory: str | None = None) -> LiveBox:
+        """See Backend."""
+        del directory
+        facilities = self._facilities
+        uid, gid = facilities.ids.take()
+        try:
+            plan = jail_plan(
+                confinement,
+                self._view,
+                host_uid=uid,
+                host_gid=gid,
+                memory_held_by_cgroup="memory" in facilities.held,
+            )
+            return await build_in_cgroup(facilities, plan, confinement, lambda: facilities.ids.give_back(uid))
+        except BaseException:
+            facilities.ids.give_back(uid)
+            raise

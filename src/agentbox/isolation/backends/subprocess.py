@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: MIT
+"""Backends `subprocess` and `unrestricted`: no wall. Own session, scrubbed environment, limits of single processes,
+and everything the program started is killed with it."""
+
+from __future__ import annotations
+
+import os
+
+from agentbox.errors import InternalError
+from agentbox.isolation.backend import LiveBox, build_in_cgroup
+from agentbox.isolation.facilities import Facilities
+from agentbox.isolation.plan import unisolated_plan
+from agentbox.isolation.requirement import Requirement
+from agentbox.models import Confinement, Enforcement, Layer
+
+
+class SubprocessBackend:
+    """Runs the program as the server's own user. For trying out, and only on request."""
+
+    isolated = False
+    needs_directory = True
+
+    def __init__(self, facilities: Facilities, name: str = "subprocess") -> None:
+        self.name = name
+        self._facilities = facilities
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        """See Backend."""
+        return ()
+
+    def claims(self) -> Enforcement:
+        """See Backend."""
+        held = self._facilities.held
+        return Enforcement(
+            memory=Layer.KERNEL if "memory" in held else Layer.SUPERVISOR,
+            pids=Layer.KERNEL if "pids" in held else Layer.NONE,
+            cpu=Layer.KERNEL if "cpu" in held else Layer.NONE,
+        )
+
+    async def launch(self, confinement: Confinement, directory: str | None = None) -> LiveBox:
+        """See Backend."""
+        if directory is None:
+            raise InternalError(f"backend {self.name} was given no directory")
+        plan = unisolated_plan(
+            confinement,
+            workspace=directory,
+            host_uid=os.geteuid(),
+            host_gid=os.getegid(),
+            memory_held_by_cgroup="memory" in self._facilities.held,
+        )
+        return await build_in_cgroup(self._facilities, plan, confinement, lambda: None)

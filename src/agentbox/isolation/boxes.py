@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: MIT
+"""The owner's side of the launcher: asyncio handles of the launcher process and of the boxes it builds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from agentbox.errors import ConfinementError, IsolationError
+from agentbox.isolation.launcher import wire
+from agentbox.isolation.plan import LaunchPlan
+
+_START_TIMEOUT_SECONDS = 20
+_BUILD_TIMEOUT_SECONDS = 30
+_GONE_TIMEOUT_SECONDS = 15
+
+_T = TypeVar("_T")
+
+
+class Channel:
+    """Messages with descriptors over a UNIX socket, without blocking the event loop."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._receiver = wire.Receiver(sock)
+        self._loop = asyncio.get_running_loop()
+        self._inbox: asyncio.Queue[tuple[dict[str, Any], list[int]] | None] = asyncio.Queue()
+        self._sending = asyncio.Lock()
+        self._loop.add_reader(sock.fileno(), self._readable)
+        self.closed = False
+
+    def _readable(self) -> None:
+        try:
+            more = self._receiver.fill()
+            while (taken := self._receiver.take()) is not None:
+                self._inbox.put_nowait(taken)
+        except BlockingIOError:
+            return
+        except OSError:
+            more = False
+        if not more:
+            self._loop.remove_reader(self._sock.fileno())
+            self._inbox.put_nowait(None)
+
+    async def receive(self) -> tuple[dict[str, Any], list[int]] | None:
+        """The next message; None when the peer is gone."""
+        taken = await self._inbox.get()
+        if taken is None:
+            self._inbox.put_nowait(None)
+        return taken
+
+    async def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Write one message. Raises OSError when the peer is gone."""
+        frame = wire.encode(message, len(descriptors))
+        async with self._sending:
+            sent = 0
+            while sent == 0:
+                try:
+                    sent = socket.send_fds(self._sock, [frame], list(descriptors))
+                except BlockingIOError:
+                    await self._writable()
+            if sent < len(frame):
+                await self._loop.sock_sendall(self._sock, memoryview(frame)[sent:])
+
+    async def _writable(self) -> None:
+        ready = asyncio.Event()
+        self._loop.add_writer(self._sock.fileno(), ready.set)
+        try:
+            await ready.wait()
+        finally:
+            self._loop.remove_writer(self._sock.fileno())
+
+    def close(self) -> None:
+        """Close the socket and every descriptor that nobody took."""
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.remove_reader(self._sock.fileno())
+        self._receiver.close()
+        while not self._inbox.empty():
+            taken = self._inbox.get_nowait()
+            for fd in taken[1] if taken else ():
+                os.close(fd)
+        self._inbox.put_nowait(None)
+        self._sock.close()
+
+
+@dataclass(frozen=True, slots=True)
+class CommandExit:
+    """How a program in a box ended. `status` is a wait(2) status; None when the whole box was killed under it."""
+
+    status: int | None
+    cpu_ms: float | None = None
+    max_rss_bytes: int | None = None
+    processes: int | None = None
+
+
+class Launcher:
+    """The launcher process of this owner; started at the first box, started again when it dies."""
+
+    def __init__(self) -> None:
+        self._channel: Channel | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starting = asyncio.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """PID of the launcher process, None when there is none."""
+        return self._process.pid if self._process else None
+
+    async def _ensure(self) -> Channel:
+        async with self._starting:
+            if self._channel is not None and self._process is not None and self._process.poll() is None:
+                return self._channel
+            self._drop()
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: ASYNC220 - a spawn of some milliseconds, once
+                    [sys.executable, "-I", "-S", "-B", str(Path(__file__).parent / "launcher" / "main.py"),
+                     str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    env={"PATH": "/usr/bin:/bin"},
+                    cwd="/",
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,
+                )  # fmt: skip
+            self._channel = Channel(ours)
+            try:
+                async with asyncio.timeout(_START_TIMEOUT_SECONDS):
+                    first = await self._channel.receive()
+            except TimeoutError:
+                first = None
+            if first is None:
+                self._drop()
+                raise IsolationError("the launcher process did not start", hint="its own message is on stderr")
+            return self._channel
+
+    async def build(self, plan: LaunchPlan, cgroup_fds: Sequence[int] = ()) -> Box:
+        """A new box, confined and waiting for its first program.
+
+        Raises ConfinementError (with `step` and `errno`) when the kernel refused a step; nothing is left then.
+        """
+        channel = await self._ensure()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        box = Box(Channel(ours), plan)
+        try:
+            with theirs:
+                await channel.send({"box": asdict(plan)}, [theirs.fileno(), *cgroup_fds])
+            async with asyncio.timeout(_BUILD_TIMEOUT_SECONDS):
+                await box.built()
+        except TimeoutError:
+            await box.destroy()
+            raise ConfinementError(
+                f"the box was not ready after {_BUILD_TIMEOUT_SECONDS} s", step="timeout", errno=errno.ETIMEDOUT
+            ) from None
+        except OSError as error:
+            await box.destroy()
+            self._drop()
+            raise IsolationError(f"the launcher process is gone: {error}", hint="try again; it is restarted") from error
+        except BaseException:
+            await box.destroy()
+            raise
+        return box
+
+    def _drop(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    async def close(self) -> None:
+        """End the launcher. Boxes are destroyed by their owners; any that is left dies with its own socket."""
+        await asyncio.to_thread(self._drop)
+
+
+class Box:
+    """One box. It is gone, with everything that ever ran in it, when `destroy` returns."""
+
+    def __init__(self, channel: Channel, plan: LaunchPlan) -> None:
+        self.plan = plan
+        self.workspace_fd = -1
+        self.oom = False
+        self._channel = channel
+        self._pidfd = -1
+        self._next_id = 0
+        self._started: dict[int, asyncio.Future[int]] = {}
+        self._exits: dict[int, asyncio.Future[CommandExit]] = {}
+        self._gone = asyncio.Event()
+        self._swept = asyncio.Event()
+        self._pump: asyncio.Task[None] | None = None
+
+    async def built(self) -> None:
+        """Wait until the init says that the box is ready."""
+        while True:
+            taken = await self._channel.receive()
+            if taken is None:
+                raise ConfinementError("the box died while it was built", step="unknown", errno=0)
+            message, descriptors = taken
+            if "error" in message:
+                raise ConfinementError(
+                    f"the box could not be built: {message['error']}",
+                    hint="`agentbox doctor` names what this host is missing",
+                    step=message["step"],
+                    errno=message["errno"],
+                )
+            if "forked" in message:
+                self._pidfd = descriptors[0]
+                asyncio.get_running_loop().add_reader(self._pidfd, self._died)
+            elif "ready" in message:
+                self.workspace_fd = descriptors[0]
+                self._pump = asyncio.create_task(self._read())
+                return
+
+    def _died(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        self._gone.set()
+
+    async def _read(self) -> None:
+        while (taken := await self._channel.receive()) is not None:
+            message, _ = taken
+            if "started" in message:
+                self._settle(self._started, message["started"], message["pid"])
+            elif "failed" in message:
+                error = OSError(message["errno"], message["text"])
+                started = self._started.pop(message["failed"], None)
+                if started is not None and not started.done():
+                    started.set_exception(error)
+                self._exits.pop(message["failed"], None)
+            elif "exit" in message:
+                ended = CommandExit(
+                    message["status"], message["cpu_ms"], message["max_rss_bytes"], message["processes"]
+                )
+                self._settle(self._exits, message["exit"], ended)
+            elif "oom" in message:
+                self.oom = True
+            elif "swept" in message:
+                self._swept.set()
+        for started in self._started.values():
+            if not started.done():
+                started.set_exception(OSError(errno.ESRCH, "the box is gone"))
+        for exited in self._exits.values():
+            if not exited.done():
+                exited.set_result(CommandExit(None))
+        self._swept.set()
+
+    @staticmethod
+    def _settle(waiting: dict[int, asyncio.Future[_T]], key: int, value: _T) -> None:
+        future = waiting.pop(key, None)
+        if future is not None and not future.done():
+            future.set_result(value)
+
+    async def start(
+        self, argv: Sequence[str], env: dict[str, str], cwd: str, stdio: Sequence[int]
+    ) -> asyncio.Future[CommandExit]:
+        """Start a program with the three descriptors of `stdio`; the future resolves when it has ended.
+
+        Raises OSError with the reason when it cannot be executed.
+        """
+        self._next_id += 1
+        key = self._next_id
+        loop = asyncio.get_running_loop()
+        started: asyncio.Future[int] = loop.create_future()
+        ended: asyncio.Future[CommandExit] = loop.create_future()
+        self._started[key] = started
+        self._exits[key] = ended
+        if self.plan.host_uid is not None and os.geteuid() == 0:
+            for fd in stdio:
+                # The guest opens /dev/stdout and its like through /proc, which asks the pipe's owner and mode.
+                if stat.S_ISFIFO(os.fstat(fd).st_mode):
+                    os.fchown(fd, self.plan.host_uid, self.plan.host_gid)
+        message = {"exec": {"id": key, "argv": list(argv), "env": env, "cwd": cwd}}
+        await self._channel.send(message, stdio)
+        await started
+        return ended
+
+    def kill(self) -> None:
+        """Begin killing everything in the box; `destroy` waits for the end of it."""
+        if self.plan.namespaces and self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    async def kill_programs(self) -> None:
+        """Kill everything that runs in the box and wait until it is gone. The workspace stays readable."""
+        if self.plan.namespaces:
+            self.kill()
+            if self._pidfd >= 0:
+                async with asyncio.timeout(_GONE_TIMEOUT_SECONDS):
+                    await self._gone.wait()
+            return
+        try:
+            await self._channel.send({"kill": True})
+            async with asyncio.timeout(_GONE_TIMEOUT_SECONDS):
+                await self._swept.wait()
+        except OSError:
+            return
+
+    async def destroy(self) -> None:
+        """Kill what runs, wait until it is gone, release the workspace. May be called twice; does not raise."""
+        with contextlib.suppress(TimeoutError):
+            await self.kill_programs()
+        self._channel.close()
+        if self._pump is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._pump
+        if self._pidfd >= 0:
+            if not self._gone.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_GONE_TIMEOUT_SECONDS):
+                        await self._gone.wait()
+                asyncio.get_running_loop().remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+        if self.workspace_fd >= 0:
+            os.close(self.workspace_fd)
+            self.workspace_fd = -1

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: MIT
+"""What all backends of one process share: its launcher, its place for control groups, its box ids."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from agentbox.isolation import host
+from agentbox.isolation.boxes import Launcher
+from agentbox.linux.cgroups import CgroupTree
+
+
+@dataclass(slots=True)
+class Facilities:
+    """Opened once per owning process, before any backend; `held` are the controllers that work on this host."""
+
+    launcher: Launcher = field(default_factory=Launcher)
+    ids: host.BoxIds = field(default_factory=host.BoxIds)
+    cgroups: CgroupTree | None = None
+
+    @classmethod
+    async def open(cls) -> Facilities:
+        """Also removes control groups, and kills what lives in them, whose owner is dead."""
+        await asyncio.to_thread(CgroupTree.sweep)
+        return cls(cgroups=await asyncio.to_thread(CgroupTree.open))
+
+    @property
+    def held(self) -> frozenset[str]:
+        """Those of memory, pids and cpu that a control group holds here."""
+        return self.cgroups.controllers if self.cgroups else frozenset()
+
+    async def close(self) -> None:
+        """End the launcher and give the control groups back. Boxes must have been destroyed."""
+        await self.launcher.close()
+        if self.cgroups is not None:
+            await asyncio.to_thread(self.cgroups.close)
+            self.cgroups = None

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: MIT
+"""Confinement -> LaunchPlan: everything the launcher does for a box, decided beforehand. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentbox.models import Confinement
+
+GUEST_UID = 1000
+WORKSPACE = "/work"
+_MIB = 1 << 20
+
+# Bytes of disk that one inode stands for: 256 MB of disk come with 65,536 files.
+_BYTES_PER_INODE = 4096
+_MIN_INODES = 4096
+_OPEN_FILES = 4096
+
+DEVICES = ("null", "zero", "full", "random", "urandom")
+
+# Host directories and files that ordinary software looks for below /etc; shown read-only where they exist.
+ETC_VISIBLE = (
+    "alternatives", "ca-certificates", "fonts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "magic",
+    "mime.types", "pki", "protocols", "python3", "python3.11", "python3.12", "python3.13", "services", "ssl/certs",
+    "ssl/openssl.cnf", "terminfo", "timezone",
+)  # fmt: skip
+
+# The kernel's own lists of what a container runtime hides, and what tells one box about others or the host.
+PROC_MASKED_FILES = (
+    "/proc/config.gz", "/proc/interrupts", "/proc/iomem", "/proc/ioports", "/proc/kallsyms", "/proc/kcore",
+    "/proc/key-users", "/proc/keys", "/proc/kmsg", "/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags",
+    "/proc/latency_stats", "/proc/modules", "/proc/sched_debug", "/proc/slabinfo", "/proc/sysrq-trigger",
+    "/proc/timer_list", "/proc/timer_stats", "/proc/vmallocinfo",
+)  # fmt: skip
+PROC_MASKED_DIRECTORIES = ("/proc/acpi", "/proc/asound", "/proc/driver", "/proc/scsi")
+PROC_READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys")
+
+_SYNTHETIC = (
+    ("/etc/passwd", f"agent:x:{GUEST_UID}:{GUEST_UID}:agent:/tmp:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"),
+    ("/etc/group", f"agent:x:{GUEST_UID}:\nnogroup:x:65534:\n"),
+    ("/etc/hosts", "127.0.0.1 localhost box\n::1 localhost ip6-localhost\n"),
+    ("/etc/hostname", "box\n"),
+    ("/etc/resolv.conf", ""),
+    ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"),
+)
+_DEVICE_LINKS = (
+    ("/dev/fd", "/proc/self/fd"),
+    ("/dev/stdin", "/proc/self/fd/0"),
+    ("/dev/stdout", "/proc/self/fd/1"),
+    ("/dev/stderr", "/proc/self/fd/2"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """What of the host's layout a plan depends on; read once by host.py.
+
+    `top` are the directories of the base view with their link target or None when they are real; `etc` the names of
+    ETC_VISIBLE that exist.
+    """
+
+    top: tuple[tuple[str, str | None], ...]
+    etc: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """Instructions for the launcher; plain values only, since it travels as JSON.
+
+    `binds` are (source, target) pairs, shown read-only. `watch_memory_bytes` is the anonymous memory at which the
+    init kills the box, 0 where a memory cgroup does that. Ids are the box's own as the host sees them.
+    """
+
+    namespaces: bool
+    host_uid: int
+    host_gid: int
+    guest_uid: int
+    workspace: str
+    hostname: str = "box"
+    binds: tuple[tuple[str, str], ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+    devices: tuple[str, ...] = ()
+    writable: tuple[tuple[str, int], ...] = ()
+    disk_bytes: int = 0
+    inodes: int = 0
+    proc_masked_files: tuple[str, ...] = ()
+    proc_masked_directories: tuple[str, ...] = ()
+    proc_read_only: tuple[str, ...] = ()
+    landlock_read: tuple[str, ...] = ()
+    rlimits: tuple[tuple[str, int], ...] = ()
+    watch_memory_bytes: int = 0
+
+
+def jail_plan(
+    confinement: Confinement, host: HostView, *, host_uid: int, host_gid: int, memory_held_by_cgroup: bool
+) -> LaunchPlan:
+    """The plan of a box with namespaces of its own."""
+    limits = confinement.limits
+    binds = [(path, path) for path, link in host.top if link is None]
+    links = [(path, link) for path, link in host.top if link is not None]
+    binds += [(f"/etc/{name}", f"/etc/{name}") for name in host.etc]
+    binds += [(path, path) for path in confinement.read_only]
+    rlimits = [
+        ("CORE", 0),
+        ("NOFILE", _OPEN_FILES),
+        # Counted per user namespace (Linux 5.14), so this holds the box alone; its init counts too.
+        ("NPROC", limits.pids + 1),
+        ("MEMLOCK", 8 * _MIB),
+        ("MSGQUEUE", 819200),
+    ]
+    if not memory_held_by_cgroup:
+        rlimits.append(("DATA", (limits.memory_mb + 512) * _MIB))
+    disk_bytes = limits.disk_mb * _MIB
+    return LaunchPlan(
+        namespaces=True,
+        host_uid=host_uid,
+        host_gid=host_gid,
+        guest_uid=GUEST_UID,
+        workspace=WORKSPACE,
+        binds=tuple(dict.fromkeys(binds)),
+        files=_SYNTHETIC,
+        links=(*links, *_DEVICE_LINKS),
+        devices=DEVICES,
+        writable=((WORKSPACE, 0o755), ("/tmp", 0o1777), ("/dev/shm", 0o1777)),  # noqa: S108
+        disk_bytes=disk_bytes,
+        inodes=max(_MIN_INODES, disk_bytes // _BYTES_PER_INODE),
+        proc_masked_files=PROC_MASKED_FILES,
+        proc_masked_directories=PROC_MASKED_DIRECTORIES,
+        proc_read_only=PROC_READ_ONLY,
+        landlock_read=("/",),
+        rlimits=tuple(rlimits),
+        watch_memory_bytes=0 if memory_held_by_cgroup else limits.memory_mb * _MIB,
+    )
+
+
+def unisolated_plan(
+    confinement: Confinement, *, workspace: str, host_uid: int, host_gid: int, memory_held_by_cgroup: bool
+) -> LaunchPlan:
+    """The plan of a box without a wall: resource limits of single processes and the memory watch only."""
+    limits = confinement.limits
+    return LaunchPlan(
+        namespaces=False,
+        host_uid=host_uid,
+        host_gid=host_gid,
+        guest_uid=host_uid,
+        workspace=workspace,
+        rlimits=(
+            ("CORE", 0),
+            ("NOFILE", _OPEN_FILES),
+            ("FSIZE", limits.disk_mb * _MIB),
+            *(() if memory_held_by_cgroup else (("DATA", (limits.memory_mb + 512) * _MIB),)),
+        ),
+        watch_memory_bytes=0 if memory_held_by_cgroup else limits.memory_mb * _MIB,
+    )

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: MIT
+"""Mounts by descriptor (the mount API of Linux 5.2, mount_setattr of 5.12) and the few that still need mount(2)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from agentbox.linux.syscalls import check, libc, syscall
+
+_AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_AT_RECURSIVE = 0x8000
+_OPEN_TREE_CLONE = 1
+_OPEN_TREE_CLOEXEC = os.O_CLOEXEC
+_MOVE_MOUNT_F_EMPTY_PATH = 4
+_FSOPEN_CLOEXEC = 1
+_FSMOUNT_CLOEXEC = 1
+_FSCONFIG_SET_STRING = 1
+_FSCONFIG_CMD_CREATE = 6
+
+ATTR_RDONLY = 0x1
+ATTR_NOSUID = 0x2
+ATTR_NODEV = 0x4
+ATTR_NOEXEC = 0x8
+
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_PRIVATE = 0x40000
+_MNT_DETACH = 2
+
+
+class _MountAttr(ctypes.Structure):
+    _fields_ = (
+        ("attr_set", ctypes.c_uint64),
+        ("attr_clr", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns_fd", ctypes.c_uint64),
+    )
+
+
+def clone_tree(path: str, *, recursive: bool = True) -> int:
+    """A detached copy of the mount at `path`, as a descriptor."""
+    flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | (_AT_RECURSIVE if recursive else 0)
+    return syscall("open_tree", _AT_FDCWD, os.fsencode(path), flags)
+
+
+def set_attributes(fd: int, attributes: int, *, recursive: bool = True) -> None:
+    """Add ATTR_* to the mount (and those below it) that `fd` is the root of."""
+    attr = _MountAttr(attributes, 0, 0, 0)
+    flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
+    syscall("mount_setattr", fd, b"", flags, ctypes.byref(attr), ctypes.sizeof(attr))
+
+
+def attach(fd: int, target: str) -> None:
+    """Put a detached mount at `target`."""
+    syscall("move_mount", fd, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
+
+
+def new_filesystem(kind: str, attributes: int, **options: str) -> int:
+    """A detached mount of a new filesystem instance, as a descriptor."""
+    context = syscall("fsopen", kind.encode(), _FSOPEN_CLOEXEC)
+    try:
+        for key, value in options.items():
+            syscall("fsconfig", context, _FSCONFIG_SET_STRING, key.encode(), value.encode(), 0)
+        syscall("fsconfig", context, _FSCONFIG_CMD_CREATE, 0, 0, 0)
+        return syscall("fsmount", context, _FSMOUNT_CLOEXEC, attributes)
+    finally:
+        os.close(context)
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    """mount(2)."""
+    check(
+        f"mount {target}",
+        libc.mount(
+            os.fsencode(source),
+            os.fsencode(target),
+            kind.encode() if kind else None,
+            ctypes.c_ulong(flags),
+            data.encode() if data else None,
+        ),
+    )
+
+
+def bind(source: str, target: str) -> None:
+    """Bind-mount one directory or file at another place."""
+    mount(source, target, None, MS_BIND)
+
+
+def detach(target: str) -> None:
+    """Unmount lazily: gone from the tree at once, released when the last user is."""
+    check(f"umount {target}", libc.umount2(os.fsencode(target), _MNT_DETACH))
+
+
+def make_private() -> None:
+    """Stop mounts of this namespace from travelling to others."""
+    mount("none", "/", None, MS_REC | MS_PRIVATE)
+
+
+def pivot_here() -> None:
+    """Make the current directory the root and let the old root go."""
+    syscall("pivot_root", b".", b".")
+    detach(".")
+    os.chdir("/")

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: MIT
+"""Namespaces of the calling process, and its own id maps."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+
+from agentbox.linux.syscalls import check, libc
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+CLONE_NEWTIME = 0x00000080
+
+_SIOCGIFFLAGS = 0x8913
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP = 1
+
+
+def unshare(flags: int) -> None:
+    """Leave the namespaces named by CLONE_NEW* flags for new ones."""
+    check("unshare", libc.unshare(flags))
+
+
+def map_own_ids(inside: int, outside_uid: int, outside_gid: int) -> None:
+    """Map one uid and one gid of a new user namespace onto the ids that this process had outside.
+
+    A process may write this map by itself, without privilege, when it is the only line and names its own effective
+    ids (user_namespaces(7)); setgroups must be given up first.
+    """
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{inside} {outside_uid} 1"),
+        ("gid_map", f"{inside} {outside_gid} 1"),
+    ):
+        fd = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
+
+
+def bring_loopback_up() -> None:
+    """Set the interface lo of this network namespace up."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        request = bytearray(struct.pack("16sH14x", b"lo", 0) + bytes(8))
+        fcntl.ioctl(probe, _SIOCGIFFLAGS, request)
+        (flags,) = struct.unpack_from("H", request, 16)
+        struct.pack_into("H", request, 16, flags | _IFF_UP)
+        fcntl.ioctl(probe, _SIOCSIFFLAGS, request)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""Attributes of the calling process: capabilities, dumpable, subreaper, identity, signals, descriptors."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+from agentbox.linux.syscalls import check, libc, syscall
+
+_PR_SET_DUMPABLE = 4
+_PR_SET_KEEPCAPS = 8
+_PR_CAPBSET_READ = 23
+_PR_CAPBSET_DROP = 24
+_PR_SET_SECUREBITS = 28
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+
+_CAPABILITY_VERSION_3 = 0x20080522
+# NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE, each with its lock: uid 0 and exec never give capabilities back.
+_SECUREBITS_LOCKED = 0b11001111
+
+
+class _CapHeader(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+def _prctl(option: int, *arguments: int) -> int:
+    padded = (*arguments, 0, 0, 0, 0)[:4]
+    return check(f"prctl {option}", int(libc.prctl(option, *(ctypes.c_ulong(a) for a in padded))))
+
+
+def set_dumpable(dumpable: bool) -> None:
+    """Whether processes of the same uid may look into this one through /proc and ptrace."""
+    _prctl(_PR_SET_DUMPABLE, int(dumpable))
+
+
+def become_subreaper() -> None:
+    """Orphaned descendants become children of this process instead of init's."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def forbid_new_privileges() -> None:
+    """No execve of this process or its children can raise privileges (also lets them install filters)."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def _set_capabilities(effective: int, permitted: int, inheritable: int) -> None:
+    header = _CapHeader(_CAPABILITY_VERSION_3, 0)
+    low, high = 0xFFFFFFFF, 32
+    data = (ctypes.c_uint32 * 6)(
+        effective & low, permitted & low, inheritable & low, effective >> high, permitted >> high, inheritable >> high
+    )
+    syscall("capset", ctypes.byref(header), data)
+
+
+def permitted_capabilities() -> int:
+    """The permitted set, as a bit mask."""
+    with open("/proc/self/status", "rb") as status:
+        for line in status:
+            if line.startswith(b"CapPrm:"):
+                return int(line.split()[1], 16)
+    return 0
+
+
+def drop_all_capabilities() -> None:
+    """Give up every capability in every set, for this process and all its descendants.
+
+    Order matters: dropping from the bounding set needs CAP_SETPCAP, which the last step takes away.
+    """
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    for capability in range(64):
+        if libc.prctl(_PR_CAPBSET_READ, ctypes.c_ulong(capability), 0, 0, 0) < 0:
+            break
+        _prctl(_PR_CAPBSET_DROP, capability)
+    _prctl(_PR_SET_SECUREBITS, _SECUREBITS_LOCKED)
+    _set_capabilities(0, 0, 0)
+
+
+def become_user(uid: int, gid: int) -> None:
+    """Take another identity for good but keep the capabilities, so that root can still make namespaces where the
+    host lets only privileged processes make them. Needs root."""
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    _prctl(_PR_SET_KEEPCAPS, 1)
+    os.setresuid(uid, uid, uid)
+    permitted = permitted_capabilities()
+    _set_capabilities(permitted, permitted, 0)
+    # A process that changed its uid owns none of its /proc files until it is dumpable again.
+    set_dumpable(True)
+
+
+def close_from(first: int) -> None:
+    """Close every descriptor from `first` on."""
+    try:
+        syscall("close_range", first, 0x7FFFFFFF, 0)
+    except OSError:
+        os.closerange(first, 1 << 16)
+
+
+def reset_signals() -> None:
+    """Default action for every signal and an empty mask: Python ignores SIGPIPE and SIGXFSZ, a program must not."""
+    for number in range(1, signal.NSIG):
+        if number not in (signal.SIGKILL, signal.SIGSTOP, 32, 33):
+            try:
+                signal.signal(number, signal.SIG_DFL)
+            except (OSError, ValueError):
+                continue
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: MIT
+"""The guest's system call filter: a pure builder of classic BPF, and its installation.
+
+The filter is a deny list with a horizon: calls newer than HORIZON answer ENOSYS, so that a kernel upgrade opens
+nothing and libraries take their fallback. Programs probe some calls and only fall back on ENOSYS (clone3, openat2,
+io_uring), others report EPERM well; each list says which answer it gives.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import platform
+import struct
+
+from agentbox.linux.process import forbid_new_privileges
+from agentbox.linux.syscalls import number, syscall
+
+_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_X32_BIT = 0x40000000
+
+# Linux 6.7; everything newer is unknown to this filter except what is named in KNOWN_AFTER_HORIZON.
+HORIZON = 456
+KNOWN_AFTER_HORIZON = ("mseal",)
+
+# Answered with EPERM: kernel attack surface and the powers of an administrator.
+REFUSED = (
+    "_sysctl", "acct", "add_key", "bpf", "clock_settime", "create_module", "delete_module", "fanotify_init",
+    "finit_module", "fsconfig", "fsmount", "fsopen", "fspick", "get_kernel_syms", "init_module", "ioperm", "iopl",
+    "kcmp", "kexec_file_load", "kexec_load", "keyctl", "lookup_dcookie", "mbind", "migrate_pages", "modify_ldt",
+    "mount", "mount_setattr", "move_mount", "move_pages", "nfsservctl", "open_by_handle_at", "open_tree",
+    "perf_event_open", "pidfd_getfd", "pivot_root", "process_madvise", "process_vm_readv", "process_vm_writev",
+    "ptrace", "query_module", "quotactl", "quotactl_fd", "reboot", "request_key", "set_mempolicy", "setdomainname",
+    "sethostname", "setns", "settimeofday", "swapoff", "swapon", "sysfs", "syslog", "umount2", "uselib",
+    "userfaultfd", "ustat", "vhangup",
+)  # fmt: skip
+
+# Answered with ENOSYS: callers have a fallback. clone3 and openat2 take their flags by pointer, which a filter
+# cannot read, so the forms whose flags it can read stand in for them.
+ABSENT = (
+    "afs_syscall", "clone3", "getpmsg", "io_uring_enter", "io_uring_register", "io_uring_setup", "memfd_secret",
+    "openat2", "putpmsg", "security", "tuxcall", "vserver",
+)  # fmt: skip
+
+# CLONE_NEWTIME is left out: in clone(2) its bit belongs to the exit signal, and only unshare knows it.
+_NAMESPACES = 0x7E020000
+_CLONE_NEWTIME = 0x80
+
+_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
+_NETLINK_ROUTE = 0
+# Any, ICMP echo, TCP, UDP, ICMPv6 echo: what ordinary programs open; SCTP, DCCP, MPTCP and the like are not needed.
+_PROTOCOLS = (0, 1, 6, 17, 58)
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_PERSONALITIES = (0, 0xFFFFFFFF)
+_SET_ID = 0o6000
+_S_IFMT, _S_IFCHR, _S_IFBLK = 0o170000, 0o020000, 0o060000
+_O_CREAT_OR_TMPFILE = 0o100 | 0o20000000
+
+_LD, _JEQ, _JGE, _JGT, _JSET, _AND, _RET = 0x20, 0x15, 0x35, 0x25, 0x45, 0x54, 0x06
+_ALLOW = 0x7FFF0000
+_ERRNO = 0x00050000
+
+
+def _argument(index: int) -> int:
+    """Offset of the low half of an argument in struct seccomp_data (both machines are little-endian)."""
+    return 16 + 8 * index
+
+
+class _Program:
+    """Instructions whose jumps name labels; classic BPF jumps only forward and at most 255 instructions."""
+
+    def __init__(self) -> None:
+        self._code: list[tuple[int, str | None, str | None, int]] = []
+        self._labels: dict[str, int] = {}
+
+    def label(self, name: str) -> None:
+        self._labels[name] = len(self._code)
+
+    def load(self, offset: int) -> None:
+        self._code.append((_LD, None, None, offset))
+
+    def mask(self, bits: int) -> None:
+        self._code.append((_AND, None, None, bits))
+
+    def jump(self, test: int, value: int, then: str | None, otherwise: str | None = None) -> None:
+        self._code.append((test, then, otherwise, value))
+
+    def answer(self, value: int) -> None:
+        self._code.append((_RET, None, None, value))
+
+    def assemble(self) -> bytes:
+        out = bytearray()
+        for index, (operation, then, otherwise, value) in enumerate(self._code):
+            offsets = [0 if name is None else self._labels[name] - index - 1 for name in (then, otherwise)]
+            if not all(0 <= offset <= 255 for offset in offsets):
+                raise ValueError(f"jump out of range at instruction {index}: {then} {otherwise} {offsets}")
+            out += struct.pack("=HBBI", operation, *offsets, value)
+        return bytes(out)
+
+
+def build(machine: str | None = None) -> bytes:
+    """The guest filter for `machine` (default: this one) as an array of struct sock_filter. Pure."""
+    machine = machine or platform.machine()
+    program = _Program()
+
+    def on(name: str, label: str) -> None:
+        nr = number(name, machine)
+        if nr is not None:
+            program.jump(_JEQ, nr, label)
+
+    program.load(4)
+    program.jump(_JEQ, _ARCH[machine], None, "absent_early")
+    program.load(0)
+    if machine == "x86_64":
+        program.jump(_JGE, _X32_BIT, "absent_early")
+    # The commonest calls whose arguments matter come first.
+    on("openat", "openat")
+    on("open", "open")
+    on("ioctl", "ioctl")
+    on("socket", "socket")
+    on("clone", "clone")
+    program.jump(_JGT, HORIZON, "beyond")
+    for name in ("unshare", "personality", "creat", "chmod", "fchmod", "fchmodat", "fchmodat2", "mknod", "mknodat"):
+        on(name, name)
+    for name in ABSENT:
+        on(name, "absent_early")
+    for name in REFUSED:
+        on(name, "refused_early")
+    program.answer(_ALLOW)
+
+    program.label("absent_early")
+    program.answer(_ERRNO | errno.ENOSYS)
+    program.label("refused_early")
+    program.answer(_ERRNO | errno.EPERM)
+
+    program.label("beyond")
+    for name in KNOWN_AFTER_HORIZON:
+        on(name, "allowed")
+    program.answer(_ERRNO | errno.ENOSYS)
+
+    for name, flags, mode in (("open", 1, 2), ("openat", 2, 3)):
+        program.label(name)
+        program.load(_argument(flags))
+        program.jump(_JSET, _O_CREAT_OR_TMPFILE, None, "allowed")
+        program.load(_argument(mode))
+        program.jump(_JSET, _SET_ID, "refused", "allowed")
+    for name, mode in (("creat", 1), ("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("fchmodat2", 2)):
+        program.label(name)
+        program.load(_argument(mode))
+        program.jump(_JSET, _SET_ID, "refused", "allowed")
+    for name, mode in (("mknod", 1), ("mknodat", 2)):
+        program.label(name)
+        program.load(_argument(mode))
+        program.jump(_JSET, _SET_ID, "refused")
+        program.mask(_S_IFMT)
+        program.jump(_JEQ, _S_IFCHR, "refused")
+        program.jump(_JEQ, _S_IFBLK, "refused", "allowed")
+    program.label("ioctl")
+    program.load(_argument(1))
+    program.jump(_JEQ, _TIOCSTI, "refused")
+    program.jump(_JEQ, _TIOCLINUX, "refused", "allowed")
+    program.label("clone")
+    program.load(_argument(0))
+    program.jump(_JSET, _NAMESPACES, "refused", "allowed")
+    program.label("unshare")
+    program.load(_argument(0))
+    program.jump(_JSET, _NAMESPACES | _CLONE_NEWTIME, "refused", "allowed")
+    program.label("personality")
+    program.load(_argument(0))
+    for value in _PERSONALITIES:
+        program.jump(_JEQ, value, "allowed")
+    program.answer(_ERRNO | errno.EPERM)
+    program.label("socket")
+    program.load(_argument(0))
+    program.jump(_JEQ, _AF_UNIX, "allowed")
+    program.jump(_JEQ, _AF_INET, "protocol")
+    program.jump(_JEQ, _AF_INET6, "protocol")
+    program.jump(_JEQ, _AF_NETLINK, "netlink")
+    program.label("family")
+    program.answer(_ERRNO | errno.EAFNOSUPPORT)
+    program.label("netlink")
+    program.load(_argument(2))
+    program.jump(_JEQ, _NETLINK_ROUTE, "allowed")
+    program.answer(_ERRNO | errno.EPROTONOSUPPORT)
+    program.label("protocol")
+    program.load(_argument(2))
+    for value in _PROTOCOLS:
+        program.jump(_JEQ, value, "allowed")
+    program.answer(_ERRNO | errno.EPROTONOSUPPORT)
+
+    program.label("allowed")
+    program.answer(_ALLOW)
+    program.label("refused")
+    program.answer(_ERRNO | errno.EPERM)
+    return program.assemble()
+
+
+class _SockFprog(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+
+_SECCOMP_SET_MODE_FILTER = 1
+
+
+def install(program: bytes) -> None:
+    """Put the filter on this process and all its descendants; it cannot be taken off."""
+    forbid_new_privileges()
+    buffer = ctypes.create_string_buffer(program, len(program))
+    fprog = _SockFprog(len(program) // 8, ctypes.addressof(buffer))
+    syscall("seccomp", _SECCOMP_SET_MODE_FILTER, 0, ctypes.byref(fprog))
