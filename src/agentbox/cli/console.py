@@ -15,6 +15,9 @@ from agentbox import config
 from agentbox.cli import exit_codes
 from agentbox.errors import AgentboxError
 
+# Backends that hold nothing of files and network; the operator has to ask for them.
+WITHOUT_A_WALL = ("subprocess", "unrestricted")
+
 
 def say(text: str) -> None:
     """One line on stderr, with agentbox's name before it."""

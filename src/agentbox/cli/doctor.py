@@ -3,124 +3,102 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import sys
-from dataclasses import asdict, dataclass, field, replace
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import agentbox
 from agentbox.cli import exit_codes
-from agentbox.cli.console import Progress, errors_are_lines, load_settings
+from agentbox.cli.console import WITHOUT_A_WALL, Progress, errors_are_lines, load_settings
 from agentbox.errors import AgentboxError
 
 if TYPE_CHECKING:
     from agentbox.config import Settings
+    from agentbox.isolation.selfcheck import Report
 
-NAME_WIDTH = 28
-
-
-@dataclass(frozen=True, slots=True)
-class RequirementLine:
-    """One thing that a backend needs, whether this host has it, and how to get it."""
-
-    name: str
-    met: bool
-    detail: str
-    fix: str
-
-
-@dataclass(frozen=True, slots=True)
-class CheckLine:
-    """One named check of the self-check and how it went; `resource` is a field of Enforcement."""
-
-    name: str
-    resource: str
-    passed: bool
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """All that was found out about one backend. `error` says why the self-check could not run."""
-
-    backend: str
-    requirements: tuple[RequirementLine, ...]
-    checks: tuple[CheckLine, ...] = ()
-    enforcement: dict[str, str] = field(default_factory=dict)
-    error: str = ""
-    hint: str = ""
-
-    @property
-    def available(self) -> bool:
-        """Whether every requirement is met and the self-check ran and passed."""
-        return not self.error and all(r.met for r in self.requirements) and all(c.passed for c in self.checks)
+NAME_WIDTH = 30
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 def doctor(as_json: bool) -> None:
     """Show what each backend needs, what is missing, and what it enforces here."""
-    with errors_are_lines():
-        from agentbox.isolation.registry import DEFAULT
+    import asyncio
 
+    from agentbox.isolation.registry import DEFAULT
+
+    with errors_are_lines():
         settings = load_settings()
         default = DEFAULT if settings.sandbox_backend == "auto" else settings.sandbox_backend
-        found = _diagnose_all(settings)
-    usable = any(d.available for d in found if d.backend == default)
+        reports = asyncio.run(_examine_all(settings))
+    usable = any(report.usable for report in reports if report.backend == default)
     if as_json:
-        click.echo(json.dumps(_as_json(found, default, usable), indent=2))
+        click.echo(json.dumps(_as_json(reports, default, usable), indent=2))
     else:
-        click.echo(_as_text(found, default, usable))
+        click.echo(_as_text(reports, default, usable))
     sys.exit(exit_codes.OK if usable else exit_codes.FAILURE)
 
 
-def _diagnose_all(settings: Settings) -> list[Diagnosis]:
-    from agentbox.isolation.registry import BACKENDS
+async def _examine_all(settings: Settings) -> list[Report]:
+    """The report of every backend. Asking for a diagnosis runs only our own code, so no backend needs a permission."""
+    from agentbox.isolation import registry
+    from agentbox.isolation.facilities import Facilities
+    from agentbox.isolation.interpreters import INTERPRETERS, locate
+    from agentbox.isolation.requirement import Requirement
+    from agentbox.isolation.selfcheck import Report, examine
+    from agentbox.models import Enforcement
 
+    python = locate(INTERPRETERS["python"], settings.python)
     progress = Progress()
-    found = []
-    for name in BACKENDS:
-        progress.show(f"{name}: running its self-check ...")
-        found.append(_diagnose(name, settings))
-    progress.clear()
-    return found
-
-
-def _diagnose(name: str, settings: Settings) -> Diagnosis:
-    """Requirements of one backend, and its self-check when they are met."""
-    from agentbox.isolation.registry import BACKENDS
-    from agentbox.isolation.selfcheck import run_selfcheck
-
-    needs = tuple(RequirementLine(r.name, r.met, r.detail, r.fix) for r in BACKENDS[name]().requirements())
-    if not all(need.met for need in needs):
-        return Diagnosis(name, needs)
+    reports = []
+    facilities = await Facilities.open()
     try:
-        # Asking for a diagnosis is not asking to run anybody's code, so a backend without a wall may be examined.
-        report = run_selfcheck(name, replace(settings, allow_unisolated=True))
-    except AgentboxError as error:
-        return Diagnosis(name, needs, error=error.message, hint=error.hint)
-    checks = tuple(CheckLine(c.name, c.resource, c.passed, c.detail) for c in report.checks)
-    enforcement = {resource: str(layer) for resource, layer in asdict(report.enforcement).items()}
-    return Diagnosis(name, needs, checks, enforcement)
+        for name in registry.BACKENDS:
+            progress.show(f"{name}: running its self-check ...")
+            try:
+                reports.append(await examine(registry.make(name, facilities), python, _directory))
+            except AgentboxError as error:
+                problem = Requirement("self-check", False, error.message, error.hint)
+                reports.append(Report(name, (problem,), (), Enforcement()))
+    finally:
+        progress.clear()
+        await facilities.close()
+    return reports
 
 
-def _as_json(found: list[Diagnosis], default: str, usable: bool) -> dict[str, Any]:
+@contextlib.asynccontextmanager
+async def _directory() -> AsyncIterator[str]:
+    """A workspace for a backend that needs one."""
+    with tempfile.TemporaryDirectory(prefix="agentbox-doctor-", ignore_cleanup_errors=True) as path:
+        yield path
+
+
+def _as_json(reports: list[Report], default: str, usable: bool) -> dict[str, Any]:
+    backends = {}
+    for report in reports:
+        fields = asdict(report)
+        del fields["backend"]
+        backends[report.backend] = {"available": report.usable, **fields}
     return {
         "version": agentbox.__version__,
         "host": {"system": platform.system(), "kernel": platform.release(), "machine": platform.machine()},
         "default_backend": default,
         "usable": usable,
-        "backends": {d.backend: {"available": d.available} | asdict(d) for d in found},
+        "backends": backends,
     }
 
 
-def _as_text(found: list[Diagnosis], default: str, usable: bool) -> str:
+def _as_text(reports: list[Report], default: str, usable: bool) -> str:
     lines = [f"agentbox {agentbox.__version__} on {platform.system()} {platform.release()} {platform.machine()}", ""]
-    for diagnosis in found:
-        lines += [*_backend_lines(diagnosis, default), ""]
+    for report in reports:
+        lines += [*_backend_lines(report, default), ""]
     if usable:
         lines.append(f"{default} is ready: `agentbox serve` will use it.")
     else:
@@ -128,24 +106,21 @@ def _as_text(found: list[Diagnosis], default: str, usable: bool) -> str:
     return "\n".join(lines)
 
 
-def _backend_lines(diagnosis: Diagnosis, default: str) -> list[str]:
-    title = "available" if diagnosis.available else "not available"
-    lines = [f"{diagnosis.backend}: {title}" + (" (default)" if diagnosis.backend == default else "")]
-    for need in diagnosis.requirements:
+def _backend_lines(report: Report, default: str) -> list[str]:
+    state = "available" if report.usable else "not available"
+    if report.backend in WITHOUT_A_WALL:
+        state += ", without a wall, only with --allow-unisolated"
+    lines = [f"{report.backend}: {state}" + (" (default)" if report.backend == default else "")]
+    for need in report.requirements:
         lines.append(_row("OK" if need.met else "MISSING", need.name, need.detail))
         if not need.met and need.fix:
             lines += [f"           fix: {line}" for line in need.fix.splitlines()]
-    failed = [check for check in diagnosis.checks if not check.passed]
+    failed = [check for check in report.checks if not check.passed]
     lines += [_row("FAILED", check.name, check.detail) for check in failed]
-    if diagnosis.error:
-        lines.append(_row("FAILED", "self-check", diagnosis.error))
-        if diagnosis.hint:
-            lines.append(f"           fix: {diagnosis.hint}")
-    elif diagnosis.checks:
-        total = len(diagnosis.checks)
-        lines.append(_row("OK" if not failed else "FAILED", "self-check", f"{total - len(failed)} of {total} passed"))
-    if diagnosis.enforcement:
-        held = "  ".join(f"{resource}={layer}" for resource, layer in diagnosis.enforcement.items())
+    if report.checks:
+        passed = f"{len(report.checks) - len(failed)} of {len(report.checks)} attempts were refused"
+        lines.append(_row("FAILED" if failed else "OK", "self-check", passed))
+        held = "  ".join(f"{resource}={layer}" for resource, layer in asdict(report.enforcement).items())
         lines.append(f"  enforces {held}")
     return lines
 

@@ -11,7 +11,7 @@ import click
 
 from agentbox import config
 from agentbox.cli import exit_codes
-from agentbox.cli.console import errors_are_lines, fail, load_settings, say
+from agentbox.cli.console import WITHOUT_A_WALL, errors_are_lines, fail, load_settings, say
 
 SERVER_MODULES = ("fastapi", "httptools", "pydantic", "uvicorn")
 BACKLOG = 2048
@@ -19,7 +19,6 @@ HINTS = {
     errno.EADDRINUSE: "another program listens there; choose another with --port, or --port 0 for a free one",
     errno.EACCES: "ports below 1024 need root; choose another with --port",
 }
-WITHOUT_A_WALL = ("subprocess", "unrestricted")
 
 
 @click.command()
