@@ -61,9 +61,12 @@ def call(number: int, *arguments: int) -> int:
 @check("filesystem")
 def host_files_are_invisible() -> Problem:
     """The host made a file just for this."""
-    if opens(EXPECT["canary_file"], os.O_RDONLY):
-        return "read " + EXPECT["canary_file"]
-    found = [p for p in ("/etc/shadow", "/root/.ssh", "/var/lib", "/home", "/run", "/sys/kernel") if os.path.lexists(p)]
+    canary = str(EXPECT["canary_file"])
+    if opens(canary, os.O_RDONLY):
+        return "read " + canary
+    private = ("/etc/shadow", "/root", "/var", "/home", "/run", "/sys")
+    # An interpreter below /home is shown, and with it the names above it.
+    found = [p for p in private if os.path.lexists(p) and not any(d.startswith(p + "/") for d in EXPECT["shown"])]
     return "sees " + ", ".join(found) if found else None
 
 

@@ -161,6 +161,7 @@ class _Inspector:
             return []
         with _canaries() as expected:
             expected |= {"resources": resources, "disk_mb": _LIMITS.disk_mb, "pids": _LIMITS.pids}
+            expected["shown"] = self._python.directories
             async with self._box(_LIMITS) as box:
                 expected["writable"] = [box.workspace_path, "/tmp", "/dev/shm"]  # noqa: S108
                 status, output = await self._run(box, _GUEST_CHECKS.read_text(), json.dumps(expected))
