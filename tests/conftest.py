@@ -8,8 +8,11 @@ help (another processor, an ordinary user); that stays a skip.
 
 from __future__ import annotations
 
+import getpass
 import os
 import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -35,6 +38,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             report.outcome = "failed"
             report.longrepr = f"{item.nodeid}: a part is missing (AGENTBOX_TEST_REQUIRE=1): {reason}"
     return report
+
+
+def pytest_unconfigure() -> None:
+    # A test that failed may leave a tree that is deeper than pytest can remove by recursion; rm can.
+    for left in Path(tempfile.gettempdir(), f"pytest-of-{getpass.getuser()}").glob("garbage-*"):
+        subprocess.run(["rm", "-rf", str(left)], check=False, capture_output=True)
 
 
 @pytest.fixture(scope="session")
