@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import threading
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Literal
@@ -92,6 +93,8 @@ class Cgroup:
         self._sampled_peak = 0
         self._peak_counted: bool | None = None
         self._final: CgroupUsage | None = None
+        # A poll on one thread must not read a descriptor that another thread closes, and the kernel gives away again.
+        self._lock = threading.Lock()
 
     def attach_fds(self) -> tuple[int, ...]:
         """Return descriptors of cgroup.procs, close-on-exec: a process that writes b"0" to each joins the box.
@@ -102,7 +105,10 @@ class Cgroup:
         return tuple(self._fds)
 
     def usage(self) -> CgroupUsage:
-        """Return the kernel's counters; after `destroy`, their last values."""
+        """Return the kernel's counters; after `destroy`, their last values.
+
+        Raises OSError when somebody else removed the group.
+        """
         return self._final or CgroupUsage(self._cpu_ms(), self._max_memory_bytes(), self.oom_kills())
 
     def anon_bytes(self) -> int | None:
@@ -111,15 +117,10 @@ class Cgroup:
         Cheap enough to be polled: one read of a descriptor that stays open.
         """
         hierarchy = self._ownership.hierarchy("memory")
-        if hierarchy is None or self._final is not None:
+        if hierarchy is None:
             return None
-        if self._stat_fd < 0:
-            self._stat_fd = self._open(hierarchy, "memory.stat", os.O_RDONLY)
-        if not self._has_peak(hierarchy):
-            self._sample_peak(hierarchy)
-        key = self._ownership.dialect.ANON_KEY
-        _, _, rest = (b"\n" + os.pread(self._stat_fd, _STAT_BYTES, 0)).partition(key)
-        return int(rest.partition(b"\n")[0]) if rest else None
+        with self._lock:
+            return None if self._final is not None else self._read_anon(hierarchy)
 
     def oom_kills(self) -> int:
         """Return how many processes of the box the kernel killed at the memory limit; 0 without a memory controller."""
@@ -148,11 +149,13 @@ class Cgroup:
         Blocks until the processes are gone, about 2 s at most; what stays is tried again when the tree is closed, and
         by `CgroupTree.sweep` after the owner has ended.
         """
-        if self._final is None:
+        with self._lock:
+            if self._final is not None:
+                return
             self._final = self._last_usage()
             self._close_fds()
-            if not remove(self._groups(), self._ownership.tail(self._box_id)):
-                self._ownership.abandoned.add(self._box_id)
+        if not remove(self._groups(), self._ownership.tail(self._box_id)):
+            self._ownership.abandoned.add(self._box_id)
 
     def make(self) -> None:
         """Make the groups and put the limits in force, or leave nothing behind. Raises ConfinementError."""
@@ -213,6 +216,14 @@ class Cgroup:
             return int(self._read(hierarchy, self._ownership.dialect.USAGE_PEAK))
         self._sample_peak(hierarchy)
         return self._sampled_peak
+
+    def _read_anon(self, hierarchy: Hierarchy) -> int | None:
+        if self._stat_fd < 0:
+            self._stat_fd = self._open(hierarchy, "memory.stat", os.O_RDONLY)
+        if not self._has_peak(hierarchy):
+            self._sample_peak(hierarchy)
+        _, _, rest = (b"\n" + os.pread(self._stat_fd, _STAT_BYTES, 0)).partition(self._ownership.dialect.ANON_KEY)
+        return int(rest.partition(b"\n")[0]) if rest else None
 
     def _has_peak(self, memory: Hierarchy) -> bool:
         if self._peak_counted is None:

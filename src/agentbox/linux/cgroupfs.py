@@ -179,13 +179,15 @@ def members(directory: str, dir_fd: int | None = None) -> list[int]:
 def why_not_writable(directory: str) -> str | None:
     """Say why this process cannot make groups in a directory and move processes to it, or None when it can."""
     effective = os.access in os.supports_effective_ids
-    for path in (directory, f"{directory}/cgroup.procs"):
+    # The directory of all owners may exist already and be another user's.
+    taken = f"{directory}/{DIRECTORY}"
+    for path in (directory, f"{directory}/cgroup.procs", *((taken,) if os.path.isdir(taken) else ())):
         if not os.access(path, os.W_OK, effective_ids=effective):
             try:
                 read_only = os.statvfs(directory).f_flag & os.ST_RDONLY
             except OSError:
                 read_only = 0
-            return f"{directory} is " + ("mounted read-only" if read_only else f"not writable for uid {os.geteuid()}")
+            return f"{path} is " + ("mounted read-only" if read_only else f"not writable for uid {os.geteuid()}")
     return None
 
 

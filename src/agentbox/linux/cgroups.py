@@ -100,8 +100,10 @@ class CgroupTree:
         """
         boxes: dict[str, list[tuple[int | None, str]]] = {}
         owners: set[str] = set()
-        for point in {mount.point for mount in mounts()}:
-            for parent in find_owner_parents(point):
+        for mount in mounts():
+            if mount.kind == "cgroup" and not mount.controllers & cgroups_v1.JOINED:
+                continue
+            for parent in find_owner_parents(mount.point):
                 dead = [path for path in subgroups(parent) if is_dead(os.path.basename(path))]
                 owners.update(dead)
                 for path in dead:

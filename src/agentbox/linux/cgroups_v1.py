@@ -24,7 +24,7 @@ _UNLIMITED_BYTES = 1 << 60
 # Absent when the kernel was started without swap accounting.
 _SWAP_FILE = "memory.memsw.limit_in_bytes"
 # cpuacct limits nothing; a box joins it so that its processor time is counted.
-_WANTED = frozenset((*CONTROLLERS, "cpuacct"))
+JOINED = frozenset((*CONTROLLERS, "cpuacct"))
 
 USAGE_PEAK = "memory.max_usage_in_bytes"
 OOM_FILE = "memory.oom_control"
@@ -37,7 +37,7 @@ def survey() -> Survey:
     here = [mount for mount in mounts() if mount.kind == "cgroup"]
     seen: set[str] = set()
     for mount in here:
-        controllers = (mount.controllers & _WANTED) - seen
+        controllers = (mount.controllers & JOINED) - seen
         if not controllers:
             continue
         base = _base(mount, paths.get(min(controllers), "/"))
