@@ -14,6 +14,9 @@ _MIB = 1 << 20
 # Bytes of disk that one inode stands for: 256 MB of disk come with 65,536 files.
 _BYTES_PER_INODE = 4096
 _MIN_INODES = 4096
+# The root's own skeleton lives on the same file system.
+_SKELETON_BYTES = _MIB // 2
+_SKELETON_INODES = 512
 _OPEN_FILES = 4096
 
 DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -123,8 +126,8 @@ def jail_plan(
         links=(*links, *_DEVICE_LINKS),
         devices=DEVICES,
         writable=((WORKSPACE, 0o755), ("/tmp", 0o1777), ("/dev/shm", 0o1777)),  # noqa: S108
-        disk_bytes=disk_bytes,
-        inodes=max(_MIN_INODES, disk_bytes // _BYTES_PER_INODE),
+        disk_bytes=disk_bytes + _SKELETON_BYTES,
+        inodes=max(_MIN_INODES, disk_bytes // _BYTES_PER_INODE) + _SKELETON_INODES,
         proc_masked_files=PROC_MASKED_FILES,
         proc_masked_directories=PROC_MASKED_DIRECTORIES,
         proc_read_only=PROC_READ_ONLY,

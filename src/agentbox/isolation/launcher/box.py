@@ -119,14 +119,13 @@ def _open_binds(plan: dict[str, Any]) -> dict[str, int]:
 def _build_root(plan: dict[str, Any], trees: dict[str, int], sock: socket.socket) -> None:
     os.umask(0o022)
     with _step("new root"):
-        root = mounts.new_filesystem(
-            "tmpfs", mounts.ATTR_NOSUID | mounts.ATTR_NODEV, size="8m", nr_inodes="4096", mode="0755"
-        )
+        options = {"size": str(plan["disk_bytes"]), "nr_inodes": str(plan["inodes"]), "mode": "0755"}
+        root = mounts.new_filesystem("tmpfs", mounts.ATTR_NOSUID | mounts.ATTR_NODEV, **options)
         mounts.attach(root, _STAGE)
         os.close(root)
         os.chdir(_STAGE)
-    with _step("data"):
-        _mount_data(plan)
+    with _step("writable directories"):
+        _open_writable(plan)
     for path, text in plan["files"]:
         with _step(f"write {path}"):
             _write(path, text.encode())
@@ -163,20 +162,13 @@ def _build_root(plan: dict[str, Any], trees: dict[str, int], sock: socket.socket
     init.serve(sock, plan, whole_namespace=True)
 
 
-def _mount_data(plan: dict[str, Any]) -> None:
-    """One tmpfs of `disk_bytes` that /work, /tmp and /dev/shm share, so that the disk limit holds their sum."""
-    options = {"size": str(plan["disk_bytes"]), "nr_inodes": str(plan["inodes"]), "mode": "0755"}
-    data = mounts.new_filesystem("tmpfs", mounts.ATTR_NOSUID | mounts.ATTR_NODEV, **options)
-    os.mkdir("./data")
-    mounts.attach(data, "./data")
-    os.close(data)
-    for index, (path, mode) in enumerate(plan["writable"]):
-        os.mkdir(f"./data/{index}")
-        os.chmod(f"./data/{index}", mode)
-        os.makedirs(f".{path}", exist_ok=True)
-        mounts.bind(f"./data/{index}", f".{path}")
-    mounts.detach("./data")
-    os.rmdir("./data")
+def _open_writable(plan: dict[str, Any]) -> None:
+    """Directories of the root's tmpfs that stay writable when the root is sealed: each is a mount of its own. They
+    share the one file system, so the disk limit holds their sum."""
+    for path, mode in plan["writable"]:
+        os.makedirs(f".{path}")
+        os.chmod(f".{path}", mode)
+        mounts.bind(f".{path}", f".{path}")
 
 
 def _mount_proc(plan: dict[str, Any]) -> None:
