@@ -18,7 +18,6 @@ import agentbox
 from agentbox.config import Settings
 from agentbox.errors import AgentboxError, NotFoundError
 from agentbox.models import RunRequest, RunResult
-from agentbox.policy.allowlist import effective_allowlist
 from agentbox.server import openapi, problems, schemas
 from agentbox.server.access import HostRule, KeyRing
 from agentbox.server.body import BodyBudget, read_body
@@ -31,7 +30,7 @@ from agentbox.server.supervised import supervised
 from agentbox.server.validation import parse_run
 
 if TYPE_CHECKING:
-    from agentbox.engine.runner import OutputSink
+    from agentbox.engine.supervisor import OutputSink
 
 # Above this size JSON is read and written in a thread, so that other requests go on.
 INLINE_BYTES = 256 << 10
@@ -89,7 +88,7 @@ def _add_run(app: FastAPI, runner: Executes, settings: Settings) -> None:
         with ExitStack() as held:
             lease = held.enter_context(budget.lease())
             raw = await read_body(request, lease, settings.request_read_timeout_seconds)
-            parse = partial(_run_request, raw, request, settings)
+            parse = partial(_run_request, raw, request)
             wanted = parse() if len(raw) <= INLINE_BYTES else await asyncio.to_thread(parse)
             del raw, parse
             stopping: asyncio.Event = request.app.state.stopping
@@ -109,10 +108,9 @@ def _add_run(app: FastAPI, runner: Executes, settings: Settings) -> None:
             return Response(body, media_type="application/json")
 
 
-def _run_request(raw: bytes, request: Request, settings: Settings) -> RunRequest:
+def _run_request(raw: bytes, request: Request) -> RunRequest:
     body = parse_run(raw, request.headers.get("content-type", ""))
-    allowlist = effective_allowlist(body.egress_allowlist, settings.egress_allowlist)
-    return schemas.to_request(body, request.state.owner, allowlist)
+    return schemas.to_request(body, request.state.owner)
 
 
 def _json_bytes(result: RunResult) -> bytes:

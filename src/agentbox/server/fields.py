@@ -14,15 +14,18 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from agentbox.isolation.interpreters import ALIASES, INTERPRETERS
+
 MAX_CODE_CHARACTERS = 4 << 20
 MAX_TEXT_ARGUMENT_CHARACTERS = 30_000  # four bytes each stay below the kernel's 128 KiB for one string
 MAX_PATH_CHARACTERS = 1000
-LANGUAGES = ("python", "javascript", "node", "bash")
+LANGUAGES = (*INTERPRETERS, *ALIASES)
 
 NO_NUL = "^[^\\u0000]*$"
-# A segment is at most 255 bytes: 255 ASCII characters, or 63 of up to four bytes. `.` and `..` are no names.
-_SEGMENT = r"(?!\.{1,2}(?:/|$))(?:[\u0001-\u002e\u0030-\u007f]{1,255}|[^/\u0000]{1,63})"
-PATH_PATTERN = f"^{_SEGMENT}(?:/{_SEGMENT})*$"
+# A segment is at most 255 bytes: 255 ASCII characters, or 63 of which some need up to four bytes. `.` and `..` are no
+# names. The two cases exclude each other: a validator that backtracks would else need 2**64 steps for a long path.
+_SEGMENT = r"(?!\.{1,2}(?:/|$))(?:[\u0001-\u002e\u0030-\u007f]{1,255}(?=/|$)|(?=[^/]*[^\u0000-\u007f])[^/\u0000]{1,63})"
+PATH_PATTERN = f"^{_SEGMENT}(?:/{_SEGMENT}){{0,63}}$"
 ENV_NAME_PATTERN = "^[^=\\u0000]+$"
 BASE64_PATTERN = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 EGRESS_PATTERN = (
@@ -60,6 +63,18 @@ def _matching(pattern: str, kind: str, message: str) -> Callable[[str], str]:
 without_nul = _matching(NO_NUL, "nul_character", "Text must not contain a NUL character")
 
 
+def _relative_path(value: str) -> str:
+    """What PATH_PATTERN says, without a regular expression: these texts come from strangers."""
+    names = value.split("/")
+    wrong = (name in {"", ".", ".."} or "\0" in name or len(name) > (255 if name.isascii() else 63) for name in names)
+    if len(names) > 64 or any(wrong):
+        raise PydanticCustomError(
+            "relative_path",
+            "Must be a relative path of 1 to 64 names; none may be empty, '.', '..', over 255 bytes or hold NUL",
+        )
+    return value
+
+
 def _lax_integer(low: int, high: int, text: str, *also: dict[str, object]) -> Any:
     schema: dict[str, object] = {
         "anyOf": [
@@ -70,7 +85,8 @@ def _lax_integer(low: int, high: int, text: str, *also: dict[str, object]) -> An
         ],
         "default": None,
     }
-    return Annotated[int | None, BeforeValidator(_plain_digits), Field(ge=low, le=high), WithJsonSchema(schema)]
+    number = Annotated[int, BeforeValidator(_plain_digits), Field(ge=low, le=high)]
+    return Annotated[number | None, WithJsonSchema(schema)]
 
 
 TimeoutSeconds = _lax_integer(1, 300, TIMEOUT_TEXT, {"type": "boolean", "enum": [True]})
@@ -115,13 +131,7 @@ EnvName = Annotated[
 RelativePath = Annotated[
     str,
     Field(min_length=1, max_length=MAX_PATH_CHARACTERS, json_schema_extra={"pattern": PATH_PATTERN}),
-    AfterValidator(
-        _matching(
-            PATH_PATTERN,
-            "relative_path",
-            "Must be a relative path; no name in it may be empty, '.', '..', longer than 255 bytes or hold NUL",
-        )
-    ),
+    AfterValidator(_relative_path),
 ]
 Base64Text = Annotated[
     str,

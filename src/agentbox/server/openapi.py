@@ -108,7 +108,7 @@ def _result_schema() -> Json:
 
 
 def _problem_schemas() -> Json:
-    common = {"code": _TEXT, "hint": _TEXT, "request_id": _TEXT}
+    always = {"code": _TEXT, "hint": _TEXT, "request_id": _TEXT}
     fault = _object(
         {
             "type": _TEXT,
@@ -120,9 +120,9 @@ def _problem_schemas() -> Json:
         required=["type", "loc", "msg", "input"],
     )
     return {
-        "Problem": _object({"detail": _TEXT, **common}),
-        "TimedOut": _object({"detail": _TEXT, **common, "result": _ref("RunResult")}, required=["detail", *common]),
-        "InvalidBody": _object({"detail": {"type": "array", "items": fault}, **common}),
+        "Problem": _object({"detail": _TEXT, **always}),
+        "TimedOut": _object({"detail": _TEXT, **always, "result": _ref("RunResult")}, required=["detail", *always]),
+        "InvalidBody": _object({"detail": {"type": "array", "items": fault}, **always}),
     }
 
 
@@ -208,13 +208,15 @@ def _snapshot_paths(*, keyed: bool) -> Json:
         "required": True,
         "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
     }
-    listed = _object({"snapshots": {"type": "array", "items": _ref("Snapshot")}})
+    listed = _answer("All of them", _object({"snapshots": {"type": "array", "items": _ref("Snapshot")}}))
+    first = {"snapshot_id": "$response.body#/snapshots/0/snapshot_id"}
+    listed["links"] = {name: {"operationId": name, "parameters": first} for name in ("get_snapshot", "delete_snapshot")}
     return {
         "/v1/snapshots": {
             "get": {
                 "operationId": "list_snapshots",
                 "summary": "Snapshots of this key",
-                "responses": {"200": _answer("All of them", listed), **_problems("500", keyed=keyed)},
+                "responses": {"200": listed, **_problems("500", keyed=keyed)},
             }
         },
         "/v1/snapshots/{snapshot_id}": {

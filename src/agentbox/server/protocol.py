@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,16 +24,18 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 MAX_HEADER_BYTES = 64 << 10
 MAX_HEADERS = 100
 FLUSH_SECONDS = 30.0  # a client gets this long to take what is left of its answer
+_log = logging.getLogger("agentbox.server")
 
 
 class RefusedError(Exception):
     """A request head that is not served; `status` answers it."""
 
-    def __init__(self, status: int, detail: str, code: str) -> None:
+    def __init__(self, status: int, detail: str, code: str, hint: str = "send plain HTTP/1.1") -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
         self.code = code
+        self.hint = hint
 
 
 class StrictProtocol(HttpToolsProtocol):
@@ -52,7 +56,7 @@ class StrictProtocol(HttpToolsProtocol):
         self._refused: RefusedError | None = None
         super().connection_made(transport)
         if len(self.connections) > self.max_connections:
-            self._refuse(RefusedError(503, "Too many connections", "too_many_connections"))
+            self._refuse(RefusedError(503, "Too many connections", "too_many_connections", "try again later"))
             return
         self._arm()
 
@@ -162,9 +166,11 @@ class StrictProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what the parser refused; a request in progress just loses its connection."""
-        if self._busy() and not self._head_open:
-            self.transport.abort()
-            return
+        if self._busy() and self._message_open and not self.cycle.response_started:
+            # A body that breaks its own framing: the application sees the client go away, the client sees why.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            self.cycle.response_complete = True
         self._refuse(self._refused or RefusedError(400, msg, "bad_request"))
 
     def _fail(self, refused: RefusedError) -> None:
@@ -178,11 +184,14 @@ class StrictProtocol(HttpToolsProtocol):
         if self._busy():
             self.transport.abort()
             return
-        body = _body({"detail": refused.detail, "code": refused.code, "hint": "", "request_id": ""})
+        request_id = secrets.token_hex(8)
+        _log.info("request refused request_id=%s status=%d code=%s", request_id, refused.status, refused.code)
+        body = _body({"detail": refused.detail, "code": refused.code, "hint": refused.hint, "request_id": request_id})
         head = [
             STATUS_LINE[refused.status],
             b"content-type: application/json\r\n",
             b"content-length: %d\r\n" % len(body),
+            b"x-request-id: " + request_id.encode() + b"\r\n",
             b"x-content-type-options: nosniff\r\n",
             b"connection: close\r\n\r\n",
         ]

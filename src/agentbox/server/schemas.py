@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from agentbox.errors import UnsupportedLanguageError
+from agentbox.isolation.interpreters import by_language
 from agentbox.models import CapturedStream, Outcome, RequestedLimits, RunRequest, RunResult
 from agentbox.server import fields
 
@@ -111,22 +111,17 @@ class RunBody(Closed):
         return self
 
 
-def to_request(body: RunBody, owner: str, egress_allowlist: Sequence[str] | None) -> RunRequest:
-    """The request of a valid body. Raises UnsupportedLanguageError."""
-    language = body.language.lower()
-    if language not in fields.LANGUAGES:
-        shown = body.language[:64].encode("unicode_escape").decode() if not body.language.isprintable() else None
-        raise UnsupportedLanguageError(
-            f"Unsupported language: {shown or body.language[:64]}", hint=f"use one of {', '.join(fields.LANGUAGES)}"
-        )
+def to_request(body: RunBody, owner: str) -> RunRequest:
+    """The request of a valid body. Raises UnsupportedLanguageError, with the name as it was spelled."""
+    by_language(body.language)
     limits = RequestedLimits(**body.limits.model_dump()) if body.limits else RequestedLimits()
     return RunRequest(
         code=body.code,
-        language=language,
+        language=body.language.lower(),
         limits=limits,
         snapshot=body.snapshot,
         snapshot_id=body.snapshot_id or None,
-        egress_allowlist=None if egress_allowlist is None else tuple(egress_allowlist),
+        egress_allowlist=None if body.egress_allowlist is None else tuple(body.egress_allowlist),
         stdin=b"" if body.stdin is None else fields.decoded(body.stdin),
         files={path: fields.decoded(content) for path, content in (body.files or {}).items()},
         env=dict(body.env or {}),

@@ -20,7 +20,7 @@ from agentbox.server.schemas import result_body
 from agentbox.server.supervised import ClientGoneError, supervised
 
 if TYPE_CHECKING:
-    from agentbox.engine.runner import OutputSink
+    from agentbox.engine.supervisor import OutputSink
 
 MEDIA_TYPE = "text/event-stream"
 HEARTBEAT_SECONDS = 15.0
