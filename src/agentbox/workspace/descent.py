@@ -164,6 +164,30 @@ def walk(
     `descend` says which directories to enter. What cannot be entered is told to `warn`. Raises EntryLimitError at the
     first entry over `limit`, OSError when the base itself cannot be read.
     """
+    with _reopened(base_fd) as own_fd:
+        yield from _walk(own_fd, limit, warn, descend)
+
+
+@contextlib.contextmanager
+def _reopened(base_fd: int) -> Iterator[int]:
+    """The same directory with a reading position of its own, opened up while it is used if its owner closed it."""
+    mode = stat.S_IMODE(os.fstat(base_fd).st_mode)
+    if mode & 0o500 != 0o500:
+        with contextlib.suppress(OSError):
+            os.fchmod(base_fd, mode | 0o500)
+    try:
+        fd = os.open(".", _DIRECTORY, dir_fd=base_fd)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+    finally:
+        if mode & 0o500 != 0o500:
+            with contextlib.suppress(OSError):
+                os.fchmod(base_fd, mode)
+
+
+def _walk(base_fd: int, limit: int, warn: Callable[[str], None], descend: Callable[[Entry], bool]) -> Iterator[Entry]:
     place = Descent(base_fd)
     seen = 0
     try:

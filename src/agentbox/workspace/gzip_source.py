@@ -9,6 +9,7 @@ from typing import BinaryIO
 from agentbox.workspace.tar_format import damaged
 
 _PACKED_CHUNK = 64 << 10
+_READY_CHUNK = 256 << 10
 # Writers fill the last record with zeros: 20 blocks by default.
 _MAX_TAIL = 1 << 20
 
@@ -19,38 +20,51 @@ class GzipSource:
     def __init__(self, packed: BinaryIO) -> None:
         self._packed = packed
         self._inflate = zlib.decompressobj(wbits=31)
+        self._ready = b""
+        self._at = 0
 
     def read(self, size: int) -> bytes:
         """Exactly `size` bytes. Raises UnsafeArchiveError when the stream is damaged or ends before."""
-        pieces = []
+        piece = self._ready[self._at : self._at + size]
+        self._at += len(piece)
+        if len(piece) == size:
+            return piece
+        pieces = [piece]
+        size -= len(piece)
         while size > 0:
-            piece = self._some(size)
-            if not piece:
+            if not self._inflate_more():
                 raise damaged("it ends too early")
-            pieces.append(piece)
+            piece = self._ready[:size]
+            self._at = len(piece)
             size -= len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.append(piece)
+        return b"".join(pieces)
 
     def finish(self) -> None:
         """Check that only zeros follow, that the checksum fits and that the file ends there."""
         left = _MAX_TAIL
-        while piece := self._some(min(left, _PACKED_CHUNK) or 1):
-            left -= len(piece)
-            if left < 0 or any(piece):
+        tail = self._ready[self._at :]
+        while True:
+            left -= len(tail)
+            if left < 0 or tail.count(0) != len(tail):
                 raise damaged("there is data after its end")
+            if not self._inflate_more():
+                break
+            tail = self._ready
         if self._inflate.unused_data or self._packed.read(1):
             raise damaged("there is data after its end")
 
-    def _some(self, size: int) -> bytes:
-        """From 1 to `size` bytes; none at the verified end of the stream."""
+    def _inflate_more(self) -> bool:
+        """Make the next bytes ready; False at the verified end of the stream."""
         while not self._inflate.eof:
             source = self._inflate.unconsumed_tail or self._packed.read(_PACKED_CHUNK)
             try:
-                piece = self._inflate.decompress(source, size)
+                self._ready = self._inflate.decompress(source, _READY_CHUNK)
             except zlib.error as error:
                 raise damaged("its compressed data is not valid") from error
-            if piece:
-                return piece
+            if self._ready:
+                self._at = 0
+                return True
             if not source and not self._inflate.eof:
                 raise damaged("its compressed data ends too early")
-        return b""
+        return False

@@ -11,8 +11,8 @@ WORKSPACE = b"work"
 # What every box shows of the host, read-only and without secrets; a virtual environment links to it.
 VISIBLE_ROOTS = frozenset({b"usr", b"bin", b"sbin", b"lib", b"lib32", b"lib64"})
 _MAX_HOPS = 40
-_MAX_STEPS = 8192
-_MAX_ALL_STEPS = 3_000_000
+_MAX_STEPS = 1024
+_MAX_ALL_STEPS = 1_000_000
 
 Path = tuple[bytes, ...]
 
@@ -49,9 +49,10 @@ class LinkMap:
                 continue
             location.pop()
             hops += 1
-            parts = [p for p in target.split(b"/") if p not in (b"", b".")]
-            if hops > _MAX_HOPS:
+            steps += target.count(b"/")
+            if hops > _MAX_HOPS or steps > _MAX_STEPS:
                 break
+            parts = [p for p in target.split(b"/") if p not in (b"", b".")]
             if target.startswith(b"/"):
                 root = parts[0] if parts else b""
                 if root in VISIBLE_ROOTS:

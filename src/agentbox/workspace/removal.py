@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import stat
@@ -31,8 +32,8 @@ def remove_tree(parent_fd: int, name: str) -> None:
     """Remove `name` in `parent_fd` with all that is below; a name that is not there is no error.
 
     Depth, number and names do not matter, links are removed and never followed, directories without permissions are
-    opened up first, two descriptors are used. What cannot be removed is passed over; at the end a WorkspaceError names
-    the first of it.
+    opened up first, other file systems mounted below are not entered, two descriptors are used. What cannot be removed
+    is passed over; at the end a WorkspaceError names the first of it.
     """
     failures = _Failures()
     for _ in range(_ATTEMPTS):
@@ -58,12 +59,13 @@ def _remove(parent_fd: int, name: str, failures: _Failures) -> bool:
     place = Descent(parent_fd, need=0o700)
     try:
         place.enter(name)
+        device = os.fstat(place.fd).st_dev
         pending = [_remove_files(place.fd, failures)]
         while pending:
             if pending[-1]:
                 child = pending[-1].pop()
                 try:
-                    place.enter(child)
+                    _enter_same_device(place, child, device)
                 except OSError as error:
                     failures.add(child, error)
                 else:
@@ -78,6 +80,14 @@ def _remove(parent_fd: int, name: str, failures: _Failures) -> bool:
     finally:
         place.close()
     return failures.count == 0
+
+
+def _enter_same_device(place: Descent, name: str, device: int) -> None:
+    """Enter a directory, unless something else is mounted there: that is not the guest's to lose."""
+    place.enter(name)
+    if os.fstat(place.fd).st_dev != device:
+        place.leave()
+        raise OSError(errno.EXDEV, "another file system is mounted there")
 
 
 def _is_directory(parent_fd: int, name: str) -> bool:
