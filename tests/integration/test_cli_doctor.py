@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,6 +15,7 @@ import pytest
 
 from agentbox.models import Enforcement, Layer
 from tests.integration.commands import Finished, agentbox
+from tests.running_server import clean_environment
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +54,25 @@ def test_text_shows_each_backend_its_enforcement_and_a_verdict(tmp_path: Path) -
     assert any(line.startswith("  enforces filesystem=") for line in lines)
     assert lines[-1].startswith("jail ")
     assert "\r" not in done.stdout + done.stderr, "progress is for terminals"
+
+
+def test_terminal_sees_what_is_being_checked_and_then_only_the_report(tmp_path: Path) -> None:
+    terminal, side = pty.openpty()
+    with open(terminal, "rb", buffering=0) as shown:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "agentbox.cli.main", "doctor"],
+            env=clean_environment({}),
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=side,
+        )
+        os.close(side)
+        report, _ = process.communicate(timeout=300)
+        progress = shown.read(1 << 16).decode()
+    assert "jail: running its self-check" in progress
+    assert progress.endswith("\r\x1b[K"), "the line is removed"
+    assert b"running its self-check" not in report
 
 
 def test_bad_setting_is_named(tmp_path: Path) -> None:

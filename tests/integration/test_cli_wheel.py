@@ -53,6 +53,7 @@ def test_installed_wheel_works_from_another_directory(wheel: Path, tmp_path: Pat
     elsewhere.mkdir()
     script = str(venv / "bin" / "agentbox")
     assert _run(script, "--version", cwd=elsewhere).stdout == f"agentbox, version {__version__}\n"
+    _run(str(venv / "bin/python"), "-c", "from agentbox.sdk.client import AgentboxClient", cwd=elsewhere)
 
     without_server = subprocess.run(
         [script, "serve"], cwd=elsewhere, env=clean_environment({}), capture_output=True, text=True, check=False
