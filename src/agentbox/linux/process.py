@@ -38,6 +38,17 @@ def set_dumpable(dumpable: bool) -> None:
     _prctl(_PR_SET_DUMPABLE, int(dumpable))
 
 
+def show_as(title: str) -> None:
+    """Replace the command line that /proc shows of this process and of children it forks: it is readable for
+    everyone who sees the process, whatever else about it is not. Cut to the length of the old one."""
+    with open("/proc/self/stat", "rb") as stat:
+        # Fields 48 and 49, arg_start and arg_end; the name in field 2 may hold spaces and parentheses.
+        start, end = map(int, stat.read().rpartition(b")")[2].split()[45:47])
+    room = end - start
+    if start and room > 1:
+        ctypes.memmove(start, title.encode()[: room - 1].ljust(room, b"\0"), room)
+
+
 def become_subreaper() -> None:
     """Orphaned descendants become children of this process instead of init's."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)

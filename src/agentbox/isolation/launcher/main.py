@@ -21,6 +21,8 @@ def main() -> None:
 
     if sys.platform == "linux":
         process.become_subreaper()
+        # A guest sees its init, a fork of this process: where the host keeps agentbox is not its business.
+        process.show_as("agentbox-launcher")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda *_: None)
