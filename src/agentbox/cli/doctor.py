@@ -7,7 +7,6 @@ import contextlib
 import json
 import platform
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -76,6 +75,8 @@ async def _examine_all(settings: Settings) -> list[Report]:
 @contextlib.asynccontextmanager
 async def _directory() -> AsyncIterator[str]:
     """A workspace for a backend that needs one."""
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="agentbox-doctor-", ignore_cleanup_errors=True) as path:
         yield path
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 
 import click
 
@@ -50,6 +49,8 @@ def main() -> None:
 
 def _where(error: BaseException) -> str:
     """The innermost places of a traceback, the last one first."""
+    import traceback
+
     frames = traceback.extract_tb(error.__traceback__)[-4:]
     return " < ".join(f"{os.path.basename(frame.filename)}:{frame.lineno}" for frame in reversed(frames))
 
