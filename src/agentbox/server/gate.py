@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import secrets
 import time
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentbox.server.access import DEFAULT_OWNER, HostRule, KeyRing, origin_is_own
+from agentbox.server.identifiers import new_request_id
 from agentbox.server.problems import Problem, encode, from_error
 from agentbox.server.supervised import ClientGoneError
 
@@ -123,7 +123,7 @@ def _request_id(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _REQUEST_ID.match(value):
             return str(value.decode("ascii"))
-    return secrets.token_hex(8)
+    return new_request_id()
 
 
 class _Answer:

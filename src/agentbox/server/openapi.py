@@ -208,15 +208,13 @@ def _snapshot_paths(*, keyed: bool) -> Json:
         "required": True,
         "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
     }
-    listed = _answer("All of them", _object({"snapshots": {"type": "array", "items": _ref("Snapshot")}}))
-    first = {"snapshot_id": "$response.body#/snapshots/0/snapshot_id"}
-    listed["links"] = {name: {"operationId": name, "parameters": first} for name in ("get_snapshot", "delete_snapshot")}
+    listed = _object({"snapshots": {"type": "array", "items": _ref("Snapshot")}})
     return {
         "/v1/snapshots": {
             "get": {
                 "operationId": "list_snapshots",
                 "summary": "Snapshots of this key",
-                "responses": {"200": listed, **_problems("500", keyed=keyed)},
+                "responses": {"200": _answer("All of them", listed), **_problems("500", keyed=keyed)},
             }
         },
         "/v1/snapshots/{snapshot_id}": {

@@ -15,11 +15,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from agentbox.server.identifiers import new_request_id
 
 MAX_HEADER_BYTES = 64 << 10
 MAX_HEADERS = 100
@@ -184,7 +185,7 @@ class StrictProtocol(HttpToolsProtocol):
         if self._busy():
             self.transport.abort()
             return
-        request_id = secrets.token_hex(8)
+        request_id = new_request_id()
         _log.info("request refused request_id=%s status=%d code=%s", request_id, refused.status, refused.code)
         body = _body({"detail": refused.detail, "code": refused.code, "hint": refused.hint, "request_id": request_id})
         head = [

@@ -105,11 +105,11 @@ class EventStream(Response):
             except ClientGoneError:
                 raise
             except Exception as error:
-                if not self._opened:
-                    raise
                 problem = from_error(error, on_run=True)
-                if problem.status == 500:
+                if problem.status >= 500 and problem is not error:
                     _log.exception("run failed request_id=%s", request_id)
+                if not self._opened:
+                    raise problem from error
                 await self._event("error", {**problem.body(request_id), "status": problem.status})
             finally:
                 beat.cancel()
