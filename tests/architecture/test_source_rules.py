@@ -91,7 +91,7 @@ def test_names_use_the_words_of_the_project(module: Module) -> None:
 def test_repository_names_no_machine_and_no_registry() -> None:
     patterns = [
         re.compile(r"(?:py" + r"pi|npm" + r"js|python" + r"hosted|deb" + r"ian|ubu" + r"ntu)\.(?:org|com|net)\b"),
-        re.compile(r"/wo" + r"rk/(?:main|steering|shared|\.library|\.mirror)\b"),
+        re.compile(r"/wo" + r"rk/(?:main(?![.\w])|steering|shared|\.library|\.mirror)\b"),
         re.compile(r"/ro" + r"ot/\.pyenv|abv" + r"env|/tmp/br" + r"ief|/fa" + r"rm/"),
         re.compile(r"\bC" + r"EO\b|\bissues? (?:number )?#?\d"),
     ]
