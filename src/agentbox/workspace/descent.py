@@ -279,7 +279,9 @@ class Parents:
             self._made()
             os.mkdir(part, 0o755, dir_fd=dir_fd)
         fd = os.open(part, _DIRECTORY, dir_fd=dir_fd)
-        os.fchmod(fd, 0o755)
+        with contextlib.suppress(PermissionError):
+            # The umask may have taken bits away.
+            os.fchmod(fd, 0o755)
         return fd
 
     def _move_to(self, fd: int, parts: tuple[str, ...]) -> None:

@@ -23,7 +23,12 @@ def workspace_fault(error: OSError, path: str | bytes, action: str) -> Workspace
             errno=error.errno,
         )
     reason = os.strerror(error.errno) if error.errno else str(error)
-    return WorkspaceError(f"{name}: cannot be {action}: {reason}", path=name, errno=error.errno)
+    return WorkspaceError(
+        f"{name}: cannot be {action}: {reason}",
+        hint="see whether something else still changes the workspace, and who may write there",
+        path=name,
+        errno=error.errno,
+    )
 
 
 class Warnings:

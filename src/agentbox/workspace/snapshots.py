@@ -62,6 +62,10 @@ class _Note:
     entries: int
     version: int = 1
 
+    def fits(self, archive: BinaryIO) -> bool:
+        """Whether the archive is the one that the note was written for."""
+        return os.fstat(archive.fileno()).st_size == self.packed_bytes and _sha256(archive) == self.sha256
+
 
 class SnapshotStore:
     """Snapshots below `root`. `max_bytes` bounds one unpacked, `quota_bytes` what one owner may store packed,
@@ -132,17 +136,16 @@ class SnapshotStore:
         WorkspaceError when the disk is full. The tree must be thrown away then.
         """
         with self._opened(owner, snapshot_id) as (archive, note):
-            if note is not None and (os.fstat(archive.fileno()).st_size, _sha256(archive)) != (
-                note.packed_bytes,
-                note.sha256,
-            ):
-                raise _tampered(snapshot_id)
-            archive.seek(0)
             try:
+                if note is not None and not note.fits(archive):
+                    raise _tampered(snapshot_id)
+                archive.seek(0)
                 return read_archive(archive, tree, max_bytes=self._max_bytes).warnings
             except AgentboxError as error:
                 error.data["snapshot_id"] = snapshot_id
                 raise
+            except OSError as error:
+                raise _unreadable(snapshot_id, error) from error
 
     def list(self, owner: str) -> tuple[SnapshotInfo, ...]:
         """The owner's snapshots that have not expired, newest first."""
@@ -200,7 +203,7 @@ class SnapshotStore:
             except FileNotFoundError:
                 raise _unknown(snapshot_id) from None
             except OSError as error:
-                raise WorkspaceError(f"snapshot {snapshot_id} cannot be read: {error.strerror}") from error
+                raise _unreadable(snapshot_id, error) from error
             with open(fd, "rb") as archive:
                 if not stat.S_ISREG(os.fstat(fd).st_mode):
                     raise _tampered(snapshot_id)
@@ -227,6 +230,15 @@ class _Capped:
 
 def _unknown(snapshot_id: str) -> NotFoundError:
     return NotFoundError(f"Unknown snapshot: {shown(snapshot_id, 64)}", hint="list yours with GET /v1/snapshots")
+
+
+def _unreadable(snapshot_id: str, error: OSError) -> WorkspaceError:
+    return WorkspaceError(
+        f"snapshot {snapshot_id} cannot be read: {error.strerror}",
+        hint="look at the disk that AGENTBOX_SNAPSHOT_DIR is on",
+        snapshot_id=snapshot_id,
+        errno=error.errno,
+    )
 
 
 def _tampered(snapshot_id: str) -> UnsafeArchiveError:

@@ -477,3 +477,49 @@ def test_no_descriptor_is_left_open(tree: Tree, root: Path) -> None:
         store.restore("bob", "../x", tree)
     store.delete("bob", snapshot_id)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_tree_that_changes_while_it_is_saved_gives_a_whole_archive_or_a_clear_error(
+    tree: Tree, place: Path, root: Path, restored: Restore
+) -> None:
+    store = open_store(root)
+    stop = threading.Event()
+    changed: list[WorkspaceError] = []
+
+    def change() -> None:
+        n = 0
+        while not stop.is_set():
+            n += 1
+            path = place / f"f{n % 7}"
+            try:
+                match n % 5:
+                    case 0:
+                        path.write_bytes(b"x" * 700_000)
+                    case 1:
+                        os.truncate(path, 300_000)
+                    case 2:
+                        os.rename(path, place / f"f{n % 3}")
+                    case 3:
+                        path.unlink()
+                        path.mkdir()
+                    case 4:
+                        path.rmdir()
+                        path.symlink_to("f1")
+            except OSError:
+                continue
+
+    writer = threading.Thread(target=change)
+    writer.start()
+    try:
+        for _ in range(25):
+            try:
+                info = store.save("default", tree)
+            except WorkspaceError as error:
+                changed.append(error)
+                continue
+            restored(store, "default", info.snapshot_id)
+    finally:
+        stop.set()
+        writer.join(30)
+    assert not writer.is_alive()
+    assert all(error.hint for error in changed)
