@@ -34,7 +34,7 @@ check: $(VENV)/.dev ## formatting, lint, types, architecture and unit tests; und
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/pytest -q tests/architecture tests/docs tests/unit
+	$(VENV)/bin/pytest -q -n auto tests/architecture tests/docs tests/unit
 
 bench: $(VENV)/.server $(S1_VENV)/.ready ## measure against floors and the old HTTP service; prints a table and JSON
 	AGENTBOX_BENCH_S1_PYTHON="$(CURDIR)/$(S1_VENV)/bin/python" $(VENV)/bin/python -m benchmarks.run $(BENCH_ARGS)
