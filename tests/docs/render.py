@@ -64,7 +64,7 @@ def errors_table() -> str:
     rows = ["| `code` | class | meaning | exit code |", "|---|---|---|---|"]
     for error in error_classes():
         text = " ".join((inspect.getdoc(error) or "").split())
-        rows.append(f"| `{error.code}` | `{error.__name__}` | {text} | {exit_codes.for_error(error('', hint=''))} |")
+        rows.append(f"| `{error.code}` | `{error.__name__}` | {text} | {exit_codes.for_error(error)} |")
     return "\n".join(rows)
 
 

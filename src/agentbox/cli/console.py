@@ -38,7 +38,7 @@ def errors_are_lines() -> Iterator[None]:
     try:
         yield
     except AgentboxError as error:
-        fail(error.message, error.hint, exit_codes.for_error(error))
+        fail(error.message, error.hint, exit_codes.for_error(type(error)))
 
 
 def load_settings(**flags: Any) -> config.Settings:

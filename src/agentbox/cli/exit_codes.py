@@ -22,12 +22,14 @@ MEANINGS: dict[int, str] = {
 }
 
 
-def for_error(error: AgentboxError) -> int:
-    """The exit code of an error that ended a command."""
-    match error:
-        case ConfigError() | RequestError():
-            return USAGE
-        case IsolationError():
-            return BACKEND_UNAVAILABLE
-        case _:
-            return FAILURE
+# The first class that an error belongs to decides; every other error is a FAILURE.
+_CODES: tuple[tuple[type[AgentboxError], int], ...] = (
+    (ConfigError, USAGE),
+    (RequestError, USAGE),
+    (IsolationError, BACKEND_UNAVAILABLE),
+)
+
+
+def for_error(error: type[AgentboxError]) -> int:
+    """The exit code of a command that was ended by an error of this class."""
+    return next((code for kind, code in _CODES if issubclass(error, kind)), FAILURE)
