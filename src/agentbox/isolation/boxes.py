@@ -12,7 +12,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -148,17 +148,25 @@ class Launcher:
                 raise IsolationError("the launcher process did not start", hint="its own message is on stderr")
             return self._channel
 
-    async def build(self, plan: LaunchPlan, cgroup_fds: Sequence[int] = ()) -> Box:
-        """A new box, confined and waiting for its first program.
+    async def build(
+        self, plan: LaunchPlan, cgroup_fds: Sequence[int] = (), on_spawn: Callable[[dict[str, Any]], None] | None = None
+    ) -> Box:
+        """A new box, confined and waiting for its first program. `on_spawn` gets what the exec judge reports, where
+        the plan has one.
 
         Raises ConfinementError (with `step` and `errno`) when the kernel refused a step; nothing is left then.
         """
         channel = await self._ensure()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         box = Box(Channel(ours), plan)
+        judge_ends: list[int] = []
+        if plan.judge:
+            verdicts, judge_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            box.listen_to_judge(Channel(verdicts), on_spawn)
+            judge_ends.append(judge_end.detach())
         try:
             with theirs:
-                await channel.send({"box": asdict(plan)}, [theirs.fileno(), *cgroup_fds])
+                await channel.send({"box": asdict(plan)}, [theirs.fileno(), *judge_ends, *cgroup_fds])
             async with asyncio.timeout(_BUILD_TIMEOUT_SECONDS):
                 await box.built()
         except TimeoutError:
@@ -173,6 +181,9 @@ class Launcher:
         except BaseException:
             await box.destroy()
             raise
+        finally:
+            for fd in judge_ends:
+                os.close(fd)
         return box
 
     def _drop(self) -> None:
@@ -205,6 +216,8 @@ class Box:
         self._gone = asyncio.Event()
         self._swept = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
+        self._verdicts: Channel | None = None
+        self._listener: asyncio.Task[None] | None = None
 
     async def built(self) -> None:
         """Wait until the init says that the box is ready."""
@@ -227,6 +240,17 @@ class Box:
                 self.workspace_fd = descriptors[0]
                 self._pump = asyncio.create_task(self._read())
                 return
+
+    def listen_to_judge(self, channel: Channel, on_spawn: Callable[[dict[str, Any]], None] | None) -> None:
+        """Hand each report of the exec judge to `on_spawn`, until the judge has ended."""
+
+        async def listen() -> None:
+            while (taken := await channel.receive()) is not None:
+                if on_spawn is not None:
+                    on_spawn(taken[0]["spawn"])
+
+        self._verdicts = channel
+        self._listener = asyncio.create_task(listen())
 
     def _died(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
@@ -316,6 +340,12 @@ class Box:
         with contextlib.suppress(TimeoutError):
             await self.kill_programs()
         self._channel.close()
+        if self._verdicts is not None and self._listener is not None:
+            # The judge ends with the init; what it said before is still in the socket.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_GONE_TIMEOUT_SECONDS):
+                    await self._listener
+            self._verdicts.close()
         if self._pump is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._pump

@@ -93,6 +93,8 @@ class LaunchPlan:
     landlock_read: tuple[str, ...] = ()
     rlimits: tuple[tuple[str, int], ...] = ()
     watch_memory_bytes: int = 0
+    judge: bool = False
+    exec_rules: tuple[dict[str, object], ...] | None = None
 
 
 def jail_plan(

@@ -91,6 +91,15 @@ def drop_all_capabilities() -> None:
     _set_capabilities(0, 0, 0)
 
 
+_CAP_SYS_PTRACE = 19
+
+
+def keep_only_ptrace() -> None:
+    """Give up every capability but CAP_SYS_PTRACE over this user namespace."""
+    kept = 1 << _CAP_SYS_PTRACE
+    _set_capabilities(kept, kept, 0)
+
+
 def become_user(uid: int, gid: int) -> None:
     """Take another identity for good but keep the capabilities, so that root can still make namespaces where the
     host lets only privileged processes make them. Needs root."""

@@ -16,7 +16,7 @@ import struct
 from agentbox.linux.process import forbid_new_privileges
 from agentbox.linux.syscalls import number, syscall
 
-_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 
 # Linux 6.7; everything newer is unknown to this filter except what is named in KNOWN_AFTER_HORIZON.
@@ -109,7 +109,7 @@ def build(machine: str | None = None) -> bytes:
             program.jump(_JEQ, nr, label)
 
     program.load(4)
-    program.jump(_JEQ, _ARCH[machine], None, "absent_early")
+    program.jump(_JEQ, ARCHITECTURES[machine], None, "absent_early")
     program.load(0)
     if machine == "x86_64":
         program.jump(_JGE, _X32_BIT, "absent_early")
@@ -195,7 +195,9 @@ def build(machine: str | None = None) -> bytes:
     return program.assemble()
 
 
-class _SockFprog(ctypes.Structure):
+class SockFprog(ctypes.Structure):
+    """struct sock_fprog."""
+
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
 
@@ -206,5 +208,5 @@ def install(program: bytes) -> None:
     """Put the filter on this process and all its descendants; it cannot be taken off."""
     forbid_new_privileges()
     buffer = ctypes.create_string_buffer(program, len(program))
-    fprog = _SockFprog(len(program) // 8, ctypes.addressof(buffer))
+    fprog = SockFprog(len(program) // 8, ctypes.addressof(buffer))
     syscall("seccomp", _SECCOMP_SET_MODE_FILTER, 0, ctypes.byref(fprog))

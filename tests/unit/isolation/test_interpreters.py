@@ -58,7 +58,7 @@ def test_an_interpreter_never_shows_a_whole_private_directory(prefix: str) -> No
 
 
 def test_only_the_outermost_directories_are_shown() -> None:
-    assert _needed(["/opt/py/lib", "/opt/py", "/usr/lib/python3", "/srv/venv"], "/x") == ("/opt/py", "/srv/venv")
+    assert _needed(["/opt/py/lib", "/opt/py", "/usr/lib/python3", "/srv/env"], "/x") == ("/opt/py", "/srv/env")
 
 
 def test_node_sizes_its_heap_by_the_box() -> None:

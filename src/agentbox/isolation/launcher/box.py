@@ -17,8 +17,8 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from agentbox.isolation.launcher import init, wire
-from agentbox.linux import landlock, mounts, namespaces, process, seccomp
+from agentbox.isolation.launcher import init, judge, wire
+from agentbox.linux import landlock, mounts, namespaces, notify, process, seccomp
 
 _ALL_NAMESPACES = (
     namespaces.CLONE_NEWUSER
@@ -60,8 +60,13 @@ def report_failure(sock: socket.socket, error: BaseException) -> None:
         wire.send(sock, {"error": text, "step": step, "errno": code})
 
 
-def build(plan: dict[str, Any], sock: socket.socket, cgroups: list[int]) -> None:
-    """Become the box of `plan`. Returns only in the box's init process, when the box is to end."""
+def build(plan: dict[str, Any], sock: socket.socket, descriptors: list[int]) -> None:
+    """Become the box of `plan`. Returns only in the box's init process, when the box is to end.
+
+    `descriptors` are the judge's end of the owner's socket, where the plan has a judge, and the cgroup.procs files.
+    """
+    verdicts = socket.socket(fileno=descriptors[0]) if plan["judge"] else None
+    cgroups = descriptors[1:] if verdicts else descriptors
     with _step("join cgroup"):
         for fd in cgroups:
             os.write(fd, b"0")
@@ -95,12 +100,35 @@ def build(plan: dict[str, Any], sock: socket.socket, cgroups: list[int]) -> None
     if not trees:
         with _step("open mounts"):
             trees = _open_binds(plan)
+    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    ours, theirs = socket.socketpair()
     with _step("fork init"):
         pid = os.fork()
     if pid != 0:
         wire.send(sock, {"forked": pid}, [os.pidfd_open(pid)])
+        theirs.close()
+        if verdicts is not None:
+            _judge(plan, pid, proc, ours, verdicts)
         os._exit(0)
-    _build_root(plan, trees, sock)
+    os.close(proc)
+    ours.close()
+    if verdicts is not None:
+        verdicts.close()
+    _build_root(plan, trees, sock, theirs)
+
+
+def _judge(plan: dict[str, Any], init_pid: int, proc: int, init: socket.socket, verdicts: socket.socket) -> None:
+    """Stay outside the PID namespace and decide on every execve of the box; see judge.py."""
+    try:
+        _, listeners, _, _ = socket.recv_fds(init, 1, 1)
+        if listeners:
+            init.close()
+            process.keep_only_ptrace()
+            judge.Judge(listeners[0], proc, verdicts, plan, init_pid).serve()
+    finally:
+        # Whatever ends the judge ends the box: nothing runs unjudged.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(init_pid, signal.SIGKILL)
 
 
 def _open_binds(plan: dict[str, Any]) -> dict[str, int]:
@@ -116,7 +144,7 @@ def _open_binds(plan: dict[str, Any]) -> dict[str, int]:
     return trees
 
 
-def _build_root(plan: dict[str, Any], trees: dict[str, int], sock: socket.socket) -> None:
+def _build_root(plan: dict[str, Any], trees: dict[str, int], sock: socket.socket, judge_end: socket.socket) -> None:
     os.umask(0o022)
     with _step("new root"):
         options = {"size": str(plan["disk_bytes"]), "nr_inodes": str(plan["inodes"]), "mode": "0755"}
@@ -156,7 +184,7 @@ def _build_root(plan: dict[str, Any], trees: dict[str, int], sock: socket.socket
     with _step("host name"):
         socket.sethostname(plan["hostname"])
     os.chdir(plan["workspace"])
-    _confine(plan)
+    _confine(plan, judge_end)
     wire.send(sock, {"ready": True}, [workspace])
     os.close(workspace)
     init.serve(sock, plan, whole_namespace=True)
@@ -223,7 +251,7 @@ def _limit_resources(plan: dict[str, Any]) -> None:
             resource.setrlimit(which, (ceiling, ceiling))
 
 
-def _confine(plan: dict[str, Any]) -> None:
+def _confine(plan: dict[str, Any], judge_end: socket.socket) -> None:
     """Last and in this order: capabilities go (dropping them needs one), then Landlock (opens paths), then
     resource limits, then the filter that refuses all of the above to whatever comes later."""
     with _step("capabilities"):
@@ -233,6 +261,12 @@ def _confine(plan: dict[str, Any]) -> None:
         writable = [path for path, _ in plan["writable"]]
         landlock.restrict(plan["landlock_read"], [*writable, "/dev/pts"], [f"/dev/{name}" for name in plan["devices"]])
     _limit_resources(plan)
+    if plan["judge"]:
+        with _step("exec judge"):
+            listener = notify.install(notify.build(judge.CALLS))
+            socket.send_fds(judge_end, [b"l"], [listener])
+            os.close(listener)
+    judge_end.close()
     if not _GUEST_FILTER:
         raise StepError("seccomp", OSError(errno.ENOSYS, f"no system call table for {os.uname().machine}"))
     with _step("seccomp"):

@@ -110,6 +110,9 @@ class _Init:
             process.reset_signals()
             os.umask(0o022)
             os.chdir(command["cwd"])
+            if self.plan["judge"]:
+                # Until its first execve this is a copy of the init, which nobody may trace.
+                process.set_dumpable(True)
             os.execve(command["argv"][0], command["argv"], command["env"])  # noqa: S606
         except OSError as error:
             os.write(report, f"{error.errno} {command['argv'][0]}: {error.strerror}".encode())

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: MIT
+"""The exec judge: decides on every program that a box starts, by what really runs, before its first instruction.
+
+It is the process that made the box's user namespace, left behind outside the box's PID namespace with one capability
+over that namespace (CAP_SYS_PTRACE). Each execve asks it through seccomp; it seizes the caller, lets the call go on,
+and looks at the process in its exec stop: /proc/PID/exe, the argv that the kernel copied, AT_EXECFN. What the caller's
+memory said before counts for a friendly refusal only, since other threads can change it.
+
+Nothing of the guest can reach it or the stopped process: it has no PID inside, /proc/PID/mem opens for reading only to
+whoever may ptrace, and the guest's filter refuses ptrace and process_vm_writev.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import socket
+from typing import Any
+
+from agentbox.isolation.launcher import wire
+from agentbox.isolation.launcher.exec_rules import ExecRules
+from agentbox.linux import notify, ptrace
+from agentbox.linux.syscalls import number
+
+CALLS = ("execve", "execveat")
+_MAX_REPORTED_WORDS = 256
+_MAX_REPORTED_BYTES = 4096
+_AT_FDCWD = -100
+_ENV = ("/usr/bin/env", "/bin/env")
+
+
+class Judge:
+    """Serves one box until its init is gone."""
+
+    def __init__(self, listener: int, proc: int, owner: socket.socket, plan: dict[str, Any], init_pid: int) -> None:
+        self.listener = listener
+        self.proc = proc
+        self.owner = owner
+        self.init_pid = init_pid
+        self.rules = None if plan["exec_rules"] is None else ExecRules(plan["exec_rules"])
+        # A script that `env` was started for: the interpreter that env starts in the same process belongs to it.
+        self.through_env: dict[int, str] = {}
+        self.execveat = number("execveat")
+
+    def serve(self) -> None:
+        """Answer until init has died; tracees die with this process."""
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_read, False)
+        os.set_blocking(wake_write, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        notify.answer_on_the_same_cpu(self.listener)
+        poller = select.poll()
+        poller.register(self.listener, select.POLLIN)
+        poller.register(wake_read, select.POLLIN)
+        poller.register(self.owner, select.POLLIN)
+        while True:
+            for fd, events in poller.poll():
+                if fd == self.listener:
+                    if events & select.POLLIN:
+                        self.asked()
+                    else:
+                        poller.unregister(self.listener)
+                elif fd == wake_read:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(wake_read, 4096)
+                    if not self.collect():
+                        return
+                else:
+                    # The owner says nothing here; this is its end.
+                    return
+
+    def asked(self) -> None:
+        """A thread is about to execve."""
+        call = notify.receive(self.listener)
+        if call is None:
+            return
+        named = self.target_of(call)
+        if not notify.still_waiting(self.listener, call):
+            return
+        if self.rules is not None and named and not self.worth_a_look(call.pid, named):
+            self.report(call.pid, named, [], allowed=False, reason="no rule names this program")
+            notify.refuse(self.listener, call, errno.EACCES)
+            return
+        try:
+            ptrace.seize(call.pid)
+        except OSError:
+            # Dying, or a second execve of a process that is being judged.
+            notify.refuse(self.listener, call, errno.EAGAIN)
+            return
+        notify.let_through(self.listener, call)
+        # An execve that fails comes back to the program; this makes it stop there, so that it can be let go.
+        with contextlib.suppress(OSError):
+            ptrace.interrupt(call.pid)
+
+    def worth_a_look(self, pid: int, path: str) -> bool:
+        """Whether any rule could allow this file, itself or as the interpreter of an allowed script."""
+        assert self.rules is not None
+        return self.rules.may_start(path) or pid in self.through_env
+
+    def target_of(self, call: notify.Notification) -> str:
+        """The real path of the file that the caller names now, '' when that cannot be told."""
+        at, address, flags = _AT_FDCWD, call.arguments[0], 0
+        if call.number == self.execveat:
+            at, address, flags = _signed(call.arguments[0]), call.arguments[1], call.arguments[4]
+        del flags
+        try:
+            name = ptrace.read_string(self.proc, call.pid, address)
+            if at == _AT_FDCWD:
+                return self.resolve(call.pid, name, "cwd")
+            return self.resolve(call.pid, name, f"fd/{at}")
+        except OSError:
+            return ""
+
+    def resolve(self, pid: int, name: bytes, start: str) -> str:
+        """Where a path leads for that process. Raises OSError."""
+        if not name:
+            return os.readlink(f"{pid}/{start}", dir_fd=self.proc)
+        base = os.open(f"{pid}/{start}", os.O_PATH | os.O_CLOEXEC, dir_fd=self.proc)
+        try:
+            found = os.open(name, os.O_PATH | os.O_CLOEXEC, dir_fd=base)
+        finally:
+            os.close(base)
+        try:
+            return os.readlink(f"self/fd/{found}", dir_fd=self.proc)
+        finally:
+            os.close(found)
+
+    def collect(self) -> bool:
+        """Handle every stop and death. False when the init is among the dead."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG | ptrace.WALL)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if os.WIFSTOPPED(status):
+                with contextlib.suppress(ProcessLookupError):
+                    self.stopped(pid, status)
+            else:
+                self.through_env.pop(pid, None)
+                if pid == self.init_pid:
+                    return False
+
+    def stopped(self, pid: int, status: int) -> None:
+        """A traced process has stopped: after its execve, after one that failed, or for a signal."""
+        event = ptrace.event(status)
+        if event == ptrace.EVENT_EXEC:
+            if self.allows(pid):
+                ptrace.detach(pid)
+            else:
+                os.kill(pid, signal.SIGKILL)
+        elif event == ptrace.EVENT_STOP:
+            # The execve failed and its caller is on its way back.
+            ptrace.detach(pid)
+        else:
+            ptrace.proceed(pid, os.WSTOPSIG(status))
+
+    def allows(self, pid: int) -> bool:
+        """Judge a process in its exec stop."""
+        try:
+            exe = os.readlink(f"{pid}/exe", dir_fd=self.proc)
+            argv = ptrace.arguments(self.proc, pid)
+            script = self.script_of(pid, exe)
+        except OSError as error:
+            self.report(pid, "", [], allowed=False, reason=f"cannot be looked at: {error.strerror}")
+            return False
+        if self.rules is None:
+            self.report(pid, exe, argv, allowed=True, reason="")
+            return True
+        expected = self.through_env.pop(pid, "")
+        if expected and len(argv) > 1 and self.same_file(pid, argv[-1 if len(argv) == 2 else 1], expected):
+            self.report(pid, exe, argv, allowed=True, reason=f"interpreter of {expected}")
+            return True
+        rule = self.rules.decide(exe, argv, script)
+        if rule is not None and script and exe in _ENV:
+            self.through_env[pid] = script
+        self.report(pid, script or exe, argv, allowed=rule is not None, reason="" if rule else "no rule allows it")
+        return rule is not None
+
+    def script_of(self, pid: int, exe: str) -> str:
+        """The script that the kernel started `exe` for, '' when `exe` itself was executed."""
+        name = ptrace.executed_name(self.proc, pid)
+        if not name or name.startswith(b"/dev/fd/"):
+            return ""
+        with contextlib.suppress(OSError):
+            target = self.resolve(pid, name, "cwd")
+            return "" if target == exe else target
+        return ""
+
+    def same_file(self, pid: int, word: bytes, path: str) -> bool:
+        """Whether a word of a process's argv leads to the file at `path`."""
+        try:
+            return self.resolve(pid, word, "cwd") == path
+        except OSError:
+            return False
+
+    def report(self, pid: int, exe: str, argv: list[bytes], *, allowed: bool, reason: str) -> None:
+        """Tell the owner; it writes the trace."""
+        words = [word[:_MAX_REPORTED_BYTES].decode(errors="surrogateescape") for word in argv[:_MAX_REPORTED_WORDS]]
+        message = {"spawn": {"pid": pid, "exe": exe, "argv": words, "allowed": allowed, "reason": reason}}
+        with contextlib.suppress(OSError):
+            wire.send(self.owner, message)
+
+
+def _signed(value: int) -> int:
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value

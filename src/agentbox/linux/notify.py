@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: MIT
+"""Seccomp user notification: a filter that asks a supervisor, and the supervisor's side of it."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import platform
+import struct
+from dataclasses import dataclass
+
+from agentbox.linux import seccomp
+from agentbox.linux.process import forbid_new_privileges
+from agentbox.linux.syscalls import libc, number, syscall
+
+_SET_MODE_FILTER = 1
+_NEW_LISTENER = 8
+# A listener must not fail with EBUSY beside another filter's TSYNC, and the waiter must only be woken by what kills it:
+# otherwise a signal handler would restart the call and be asked twice (Linux 5.19).
+_WAIT_KILLABLE_RECV = 32
+
+_RECV = 0xC0502100
+_SEND = 0xC0182101
+_ID_VALID = 0x40082102
+_SET_FLAGS = 0x40082104
+_SYNC_WAKE_UP = 1
+_CONTINUE = 1
+
+_USER_NOTIF = 0x7FC00000
+_NOTIFICATION = struct.Struct("=QIIiIQ6Q")
+_RESPONSE = struct.Struct("=QqiI")
+
+
+@dataclass(frozen=True)
+class Notification:
+    """A call that waits for an answer. `pid` is the thread's, as the supervisor's PID namespace sees it."""
+
+    id: int
+    pid: int
+    number: int
+    arguments: tuple[int, ...]
+
+
+def build(names: tuple[str, ...], machine: str | None = None) -> bytes:
+    """A filter that asks about the named calls and lets everything else through. Pure."""
+    machine = machine or platform.machine()
+    numbers = [nr for name in names if (nr := number(name, machine)) is not None]
+    code = [(0x20, 0, 0, 4), (0x15, 0, len(numbers) + 2, seccomp.ARCHITECTURES[machine]), (0x20, 0, 0, 0)]
+    code += [(0x15, len(numbers) - index, 0, nr) for index, nr in enumerate(numbers)]
+    code += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, _USER_NOTIF)]
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+
+
+def install(program: bytes) -> int:
+    """Put the filter on this process and its descendants; returns the listener, to be handed to the supervisor."""
+    forbid_new_privileges()
+    buffer = ctypes.create_string_buffer(program, len(program))
+    fprog = seccomp.SockFprog(len(program) // 8, ctypes.addressof(buffer))
+    try:
+        return syscall("seccomp", _SET_MODE_FILTER, _NEW_LISTENER | _WAIT_KILLABLE_RECV, ctypes.byref(fprog))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return syscall("seccomp", _SET_MODE_FILTER, _NEW_LISTENER, ctypes.byref(fprog))
+
+
+def answer_on_the_same_cpu(listener: int) -> None:
+    """Wake the asking thread where the supervisor runs: a wake-up across processors costs ten times the answer."""
+    libc.ioctl(listener, ctypes.c_ulong(_SET_FLAGS), ctypes.c_ulong(_SYNC_WAKE_UP))
+
+
+def receive(listener: int) -> Notification | None:
+    """The next call that waits; None when the thread died before it was looked at."""
+    buffer = bytearray(_NOTIFICATION.size)
+    try:
+        fcntl.ioctl(listener, _RECV, buffer)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.EINTR):
+            return None
+        raise
+    identifier, pid, _flags, nr, _arch, _pointer, *arguments = _NOTIFICATION.unpack(buffer)
+    return Notification(identifier, pid, nr, tuple(arguments))
+
+
+def still_waiting(listener: int, notification: Notification) -> bool:
+    """Whether the thread still waits for this answer: only then is its pid still its own."""
+    try:
+        fcntl.ioctl(listener, _ID_VALID, struct.pack("=Q", notification.id))
+    except OSError:
+        return False
+    return True
+
+
+def let_through(listener: int, notification: Notification) -> None:
+    """The kernel carries the call out as it was made."""
+    _respond(listener, _RESPONSE.pack(notification.id, 0, 0, _CONTINUE))
+
+
+def refuse(listener: int, notification: Notification, code: int) -> None:
+    """The call fails with that errno."""
+    _respond(listener, _RESPONSE.pack(notification.id, 0, -code, 0))
+
+
+def _respond(listener: int, response: bytes) -> None:
+    try:
+        fcntl.ioctl(listener, _SEND, bytearray(response))
+    except OSError as error:
+        # The thread died in the meantime.
+        if error.errno != errno.ENOENT:
+            raise

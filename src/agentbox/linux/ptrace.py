@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: MIT
+"""The few requests of ptrace(2) that hold a process between its execve and its first instruction."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from agentbox.linux.syscalls import check, libc
+
+_CONT = 7
+_DETACH = 17
+_GETEVENTMSG = 0x4201
+_SEIZE = 0x4206
+_INTERRUPT = 0x4207
+_O_TRACEEXEC = 0x10
+_O_EXITKILL = 0x100000
+
+EVENT_EXEC = 4
+EVENT_STOP = 128
+WALL = 0x40000000
+
+_AT_EXECFN = 31
+
+
+def _ptrace(request: int, pid: int, data: int = 0) -> None:
+    function = libc.ptrace
+    function.restype = ctypes.c_long
+    function.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+    check(f"ptrace {request:#x}", int(function(request, pid, None, data)))
+
+
+def seize(pid: int) -> None:
+    """Trace a process without stopping it; it stops right after its next execve, and dies with its tracer."""
+    _ptrace(_SEIZE, pid, _O_TRACEEXEC | _O_EXITKILL)
+
+
+def interrupt(pid: int) -> None:
+    """Stop a traced process at the next chance."""
+    _ptrace(_INTERRUPT, pid)
+
+
+def proceed(pid: int, signal_number: int = 0) -> None:
+    """Let a stopped process go on, still traced, and deliver the signal that stopped it."""
+    _ptrace(_CONT, pid, signal_number)
+
+
+def detach(pid: int, signal_number: int = 0) -> None:
+    """Stop tracing a stopped process and let it go on."""
+    _ptrace(_DETACH, pid, signal_number)
+
+
+def event(status: int) -> int:
+    """The PTRACE_EVENT_* of a wait status, 0 when it is none."""
+    return status >> 16
+
+
+def executed_name(proc: int, pid: int) -> bytes:
+    """The path that was given to the execve that made the process what it is (AT_EXECFN), read through a descriptor
+    of /proc. Raises OSError."""
+    auxv = _read(proc, f"{pid}/auxv", 4096)
+    entries = memoryview(auxv[: len(auxv) // 16 * 16]).cast("Q")
+    for key, value in zip(entries[::2], entries[1::2], strict=True):
+        if key == _AT_EXECFN:
+            return read_string(proc, pid, value)
+    return b""
+
+
+def read_string(proc: int, pid: int, address: int, limit: int = 4096) -> bytes:
+    """A NUL-terminated string of another process's memory, at most `limit` bytes. Raises OSError."""
+    fd = os.open(f"{pid}/mem", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    try:
+        found = b""
+        while len(found) < limit:
+            # A string may end right before a page that is not mapped.
+            step = min(limit - len(found), 4096 - (address + len(found)) % 4096)
+            piece = os.pread(fd, step, address + len(found))
+            end = piece.find(b"\0")
+            if end >= 0:
+                return found + piece[:end]
+            if not piece:
+                break
+            found += piece
+        return found
+    finally:
+        os.close(fd)
+
+
+def _read(proc: int, path: str, limit: int) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    try:
+        return os.read(fd, limit)
+    finally:
+        os.close(fd)
+
+
+def arguments(proc: int, pid: int, limit: int = 1 << 20) -> list[bytes]:
+    """The argv of a process, as the kernel holds it. Raises OSError."""
+    fd = os.open(f"{pid}/cmdline", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    try:
+        found = bytearray()
+        while len(found) < limit and (piece := os.read(fd, 65536)):
+            found += piece
+    finally:
+        os.close(fd)
+    return bytes(found).split(b"\0")[:-1]
+
+
+def former_thread(pid: int) -> int:
+    """After EVENT_EXEC: the id of the thread that called execve, which has the leader's id now."""
+    message = ctypes.c_ulong(0)
+    function = libc.ptrace
+    check("ptrace geteventmsg", int(function(_GETEVENTMSG, pid, None, ctypes.addressof(message))))
+    return int(message.value)
