@@ -211,7 +211,7 @@ class Box:
         self._channel = channel
         self._pidfd = -1
         self._next_id = 0
-        self._started: dict[int, asyncio.Future[int]] = {}
+        self._started: dict[int, asyncio.Future[list[int]]] = {}
         self._exits: dict[int, asyncio.Future[CommandExit]] = {}
         self._gone = asyncio.Event()
         self._swept = asyncio.Event()
@@ -258,9 +258,9 @@ class Box:
 
     async def _read(self) -> None:
         while (taken := await self._channel.receive()) is not None:
-            message, _ = taken
+            message, descriptors = taken
             if "started" in message:
-                self._settle(self._started, message["started"], message["pid"])
+                self._settle(self._started, message["started"], descriptors)
             elif "failed" in message:
                 error = OSError(message["errno"], message["text"])
                 started = self._started.pop(message["failed"], None)
@@ -297,10 +297,31 @@ class Box:
 
         Raises OSError with the reason when it cannot be executed.
         """
+        _, ended, _ = await self._start({"argv": list(argv), "env": env, "cwd": cwd}, stdio)
+        return ended
+
+    async def start_on_terminal(
+        self, argv: Sequence[str], env: dict[str, str], cwd: str, size: tuple[int, int]
+    ) -> tuple[int, asyncio.Future[CommandExit], int]:
+        """Start a program on a new terminal of the box with that many (rows, columns).
+
+        Returns the program's id for `signal`, the future of its end, and the terminal's other end, which the caller
+        closes. Raises OSError with the reason when the program cannot be executed.
+        """
+        key, ended, (master,) = await self._start({"argv": list(argv), "env": env, "cwd": cwd, "tty": size}, ())
+        return key, ended, master
+
+    async def signal(self, key: int, number: int) -> None:
+        """Send a signal to the process group of a program that was started on a terminal."""
+        await self._channel.send({"signal": {"id": key, "number": number}})
+
+    async def _start(
+        self, command: dict[str, Any], stdio: Sequence[int]
+    ) -> tuple[int, asyncio.Future[CommandExit], list[int]]:
         self._next_id += 1
         key = self._next_id
         loop = asyncio.get_running_loop()
-        started: asyncio.Future[int] = loop.create_future()
+        started: asyncio.Future[list[int]] = loop.create_future()
         ended: asyncio.Future[CommandExit] = loop.create_future()
         self._started[key] = started
         self._exits[key] = ended
@@ -309,10 +330,8 @@ class Box:
                 # The guest opens /dev/stdout and its like through /proc, which asks the pipe's owner and mode.
                 if stat.S_ISFIFO(os.fstat(fd).st_mode):
                     os.fchown(fd, self.plan.host_uid, self.plan.host_gid)
-        message = {"exec": {"id": key, "argv": list(argv), "env": env, "cwd": cwd}}
-        await self._channel.send(message, stdio)
-        await started
-        return ended
+        await self._channel.send({"exec": {"id": key, **command}}, stdio)
+        return key, ended, await started
 
     def kill(self) -> None:
         """Begin killing everything in the box; `destroy` waits for the end of it."""

@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 from agentbox.isolation.launcher import wire
-from agentbox.linux import process
+from agentbox.linux import process, terminals
 
 # How often the memory of a box without a memory cgroup is summed up.
 _MEMORY_POLL_MS = 50
@@ -61,6 +61,8 @@ class _Init:
     def handle(self, message: dict[str, Any], descriptors: list[int]) -> None:
         if "exec" in message:
             self.execute(message["exec"], descriptors)
+        elif "signal" in message:
+            self.signal(message["signal"]["id"], message["signal"]["number"])
         elif "kill" in message:
             self.sweep()
             self.reap()
@@ -68,8 +70,30 @@ class _Init:
         for fd in descriptors:
             os.close(fd)
 
+    def signal(self, command: int, number: int) -> None:
+        """Send a signal to the session of a program that was started here; one that has ended is passed over."""
+        for pid, started in self.commands.items():
+            if started == command:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, number)
+
     def execute(self, command: dict[str, Any], descriptors: list[int]) -> None:
-        """Fork and exec one program; a failure to exec comes back through a pipe that exec closes."""
+        """Fork and exec one program; a failure to exec comes back through a pipe that exec closes. With `tty` the
+        program gets a terminal of the box's own, and the owner its other end."""
+        terminal: list[int] = []
+        if command.get("tty"):
+            terminal.append(terminals.open_master())
+            slave = terminals.open_slave(terminal[0])
+            terminals.set_size(slave, *command["tty"])
+            descriptors += [slave, os.dup(slave), os.dup(slave)]
+        try:
+            self.start(command, descriptors, terminal)
+        finally:
+            for fd in terminal:
+                os.close(fd)
+
+    def start(self, command: dict[str, Any], descriptors: list[int], terminal: list[int]) -> None:
+        """Fork, exec, and tell the owner which of the two worked."""
         report_read, report_write = os.pipe()
         try:
             pid = os.fork()
@@ -91,12 +115,14 @@ class _Init:
             wire.send(self.sock, {"failed": command["id"], "errno": int(code), "text": text.decode()})
             return
         self.commands[pid] = command["id"]
-        wire.send(self.sock, {"started": command["id"], "pid": pid})
+        wire.send(self.sock, {"started": command["id"], "pid": pid}, terminal)
 
     def _become(self, command: dict[str, Any], descriptors: list[int], report: int) -> None:
         try:
             signal.set_wakeup_fd(-1)
             os.setsid()
+            if command.get("tty"):
+                terminals.take_as_controlling_terminal(descriptors[0])
             for target, fd in enumerate(descriptors[:3]):
                 # dup2 onto itself would leave close-on-exec set.
                 if fd == target:
