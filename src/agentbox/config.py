@@ -28,7 +28,9 @@ GUEST_NAMES = frozenset({"AGENTBOX_POLICY", "AGENTBOX_RUN_ID"})
 
 def _integer(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        value = int(text.strip().replace("_", ""))
+        if not re.fullmatch(r"\s*[+-]?[0-9][0-9_]*\s*", text):
+            raise ValueError(f"must be a whole number from {low} to {high}")
+        value = int(text)
         if not low <= value <= high:
             raise ValueError(f"must be from {low} to {high}")
         return value
@@ -198,8 +200,9 @@ def load(environ: Mapping[str, str] | None = None, dotenv: Path | None = None) -
         elif name not in known:
             if name in GUEST_NAMES:
                 continue
-            near = difflib.get_close_matches(name, known, 1, cutoff=0.6)
-            warnings.append(f"{name} is not a setting" + (f"; did you mean {near[0]}?" if near else ""))
+            # The prefix is the same everywhere and would make any two names look alike.
+            near = difflib.get_close_matches(name.removeprefix(PREFIX), [n.removeprefix(PREFIX) for n in known], 1)
+            warnings.append(f"{name} is not a setting" + (f"; did you mean {PREFIX}{near[0]}?" if near else ""))
         else:
             try:
                 chosen[known[name].name] = known[name].metadata["parse"](text)

@@ -91,12 +91,19 @@ def drop_all_capabilities() -> None:
     _set_capabilities(0, 0, 0)
 
 
-_CAP_SYS_PTRACE = 19
+CAP_SETUID = 7
+CAP_SYS_PTRACE = 19
+CAP_SYS_ADMIN = 21
+
+
+def has_capability(capability: int) -> bool:
+    """Whether this process may use it; root in a container often lacks some."""
+    return bool(permitted_capabilities() >> capability & 1)
 
 
 def keep_only_ptrace() -> None:
     """Give up every capability but CAP_SYS_PTRACE over this user namespace."""
-    kept = 1 << _CAP_SYS_PTRACE
+    kept = 1 << CAP_SYS_PTRACE
     _set_capabilities(kept, kept, 0)
 
 

@@ -202,7 +202,10 @@ def test_the_personality_can_be_read_but_not_changed(machine: str) -> None:
 @pytest.mark.parametrize(
     ("machine", "nr"),
     # read, write, mmap, getpid, futex, exit_group, fstatat, rseq; the same on the other machine
-    [*(("x86_64", nr) for nr in (0, 1, 9, 39, 202, 231, 262, 334)), *(("aarch64", nr) for nr in (63, 64, 222, 172, 98, 94, 79, 293))],
+    [
+        *(("x86_64", nr) for nr in (0, 1, 9, 39, 202, 231, 262, 334)),
+        *(("aarch64", nr) for nr in (63, 64, 222, 172, 98, 94, 79, 293)),
+    ],
 )
 def test_everyday_calls_pass(machine: str, nr: int) -> None:
     assert judge(machine, nr) == ALLOW

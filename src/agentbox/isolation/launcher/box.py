@@ -83,12 +83,12 @@ def build(plan: dict[str, Any], sock: socket.socket, descriptors: list[int]) -> 
         return
     host_uid, host_gid = plan["host_uid"], plan["host_gid"]
     trees: dict[str, int] = {}
-    if os.geteuid() == 0:
+    if process.has_capability(process.CAP_SYS_ADMIN):
         with _step("open mounts"):
             trees = _open_binds(plan)
-        if host_uid != 0:
-            with _step("take the box's uid"):
-                process.become_user(host_uid, host_gid)
+    if os.geteuid() == 0 and host_uid != 0:
+        with _step("take the box's uid"):
+            process.become_user(host_uid, host_gid)
     with _step("unshare"):
         namespaces.unshare(_ALL_NAMESPACES)
     with _step("map ids"):
