@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench docs clean system-packages
+.PHONY: help serve test check bench docs clean system-packages vm-kernel
 
 PYTHON ?=
 PYTEST_ARGS ?=
@@ -25,10 +25,14 @@ help: ## list the targets
 serve: $(VENV)/.server ## start the API on 127.0.0.1:8080 (AGENTBOX_* settings and SERVE_ARGS="--port 8081" apply)
 	@exec $(VENV)/bin/agentbox serve $(SERVE_ARGS)
 
-test: system-packages $(VENV)/.dev $(S1_VENV)/.ready $(SCIENCE_VENV)/.ready ## install what the tests need and run all of them
+test: system-packages $(VENV)/.dev vm-kernel $(S1_VENV)/.ready $(SCIENCE_VENV)/.ready ## install what the tests need and run all of them
 	AGENTBOX_TEST_S1_PYTHON="$(CURDIR)/$(S1_VENV)/bin/python" \
 	AGENTBOX_TEST_SCIENCE_PYTHON="$(CURDIR)/$(SCIENCE_VENV)/bin/python" \
 	$(VENV)/bin/pytest -ra $(PYTEST_ARGS)
+
+# A kernel with control groups version 2 alone, for the tests that boot one; unpacked into a cache, not installed.
+vm-kernel: system-packages $(VENV)/.dev
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then $(VENV)/bin/python tests/vm/run.py --get-kernel; fi
 
 check: $(VENV)/.dev ## formatting, lint, types, architecture and unit tests; under a minute
 	$(VENV)/bin/ruff format --check .
