@@ -213,35 +213,59 @@ class _Init:
             self.reap()
 
     def check_memory(self) -> None:
-        """Kill the box when its anonymous memory is above the limit. Resident minus shared pages first, which is
-        cheap but counts pages shared by fork once per process; proportional shares only when that is too much."""
+        """Kill the box when its anonymous memory is above the limit, or that and shared memory together above it and
+        the disk: files in memory and shared mappings are of one kind. Resident pages first, which is cheap but counts
+        what processes share once for each; proportional shares only when that is too much.
+
+        Shared memory that no process maps, such as a written memfd, is seen by a memory cgroup alone.
+        """
         living = self.everyone()
-        if sum(map(_anonymous_bytes, living)) <= self.watch_bytes:
+        both = self.watch_bytes + self.plan["disk_bytes"]
+        resident = [_resident_bytes(pid) for pid in living]
+        segments = _segment_bytes() if self.whole_namespace else 0
+        anonymous, total = sum(one for one, _ in resident), sum(one for _, one in resident) + segments
+        if anonymous <= self.watch_bytes and total <= both:
             return
-        used = sum(map(_proportional_bytes, living))
-        if used > self.watch_bytes:
-            wire.send(self.sock, {"oom": True, "bytes": used})
+        shares = [_proportional_bytes(pid) for pid in living]
+        anonymous, shared = sum(one for one, _ in shares), sum(one for _, one in shares)
+        if anonymous > self.watch_bytes or anonymous + max(shared, segments) > both:
+            wire.send(self.sock, {"oom": True, "bytes": anonymous + max(shared, segments)})
             self.sweep()
 
 
-def _anonymous_bytes(pid: int) -> int:
+def _resident_bytes(pid: int) -> tuple[int, int]:
+    """Anonymous memory of a process, and all that is resident of it, the files of its program included."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             fields = file.read().split()
-        return (int(fields[1]) - int(fields[2])) * _PAGE
+        return (int(fields[1]) - int(fields[2])) * _PAGE, int(fields[1]) * _PAGE
     except (OSError, ValueError, IndexError):
-        return 0
+        return 0, 0
 
 
-def _proportional_bytes(pid: int) -> int:
+def _proportional_bytes(pid: int) -> tuple[int, int]:
+    """A process's share of anonymous memory and of shared memory."""
+    found = {b"Pss_Anon:": 0, b"Pss_Shmem:": 0}
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             for line in file:
-                if line.startswith(b"Pss_Anon:"):
-                    return int(line.split()[1]) * 1024
+                name, _, value = line.partition(b" ")
+                if name in found:
+                    found[name] = int(value.split()[0]) * 1024
     except (OSError, ValueError, IndexError):
-        pass
-    return _anonymous_bytes(pid)
+        return _resident_bytes(pid)[0], 0
+    return found[b"Pss_Anon:"], found[b"Pss_Shmem:"]
+
+
+def _segment_bytes() -> int:
+    """Resident memory of the System V segments of this IPC namespace, attached or not."""
+    try:
+        with open("/proc/sysvipc/shm", "rb") as file:
+            names, *rows = (line.split() for line in file)
+        column = names.index(b"rss")
+        return sum(int(row[column]) for row in rows)
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def serve(sock: socket.socket, plan: dict[str, Any], *, whole_namespace: bool) -> None:
