@@ -18,7 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import standing as standings_of_host
 from tests.running_server import RunningServer, launch
+from tests.standing import Standing
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NOT_HERE = "not on this host: "
@@ -47,16 +49,26 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(scope="session")
-def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RunningServer]]:
+def start_server(
+    tmp_path_factory: pytest.TempPathFactory, standings: Callable[[str], Standing]
+) -> Iterator[Callable[..., RunningServer]]:
     """A function that starts a real server: `start_server(AGENTBOX_TOKEN="k", arguments=("--backend", "jail"))`.
 
-    Each has a state directory of its own and is ended, by its pid, at the end of the test session.
+    Each has a state directory of its own, unless `state` names one, and is ended, by its pid, at the end of the test
+    session. `standing` starts it as another user (fixture `standings`, whose directories outlive the servers).
     """
+    del standings
     started: list[RunningServer] = []
 
-    def start(*, arguments: tuple[str, ...] = (), **environment: str) -> RunningServer:
-        state = tmp_path_factory.mktemp("state")
-        server = launch(state, arguments, environment)
+    def start(
+        *,
+        arguments: tuple[str, ...] = (),
+        standing: Standing = standings_of_host.OWN,
+        state: Path | None = None,
+        **environment: str,
+    ) -> RunningServer:
+        state = state or (standing.directory("state") if standing.user else tmp_path_factory.mktemp("state"))
+        server = launch(state, arguments, {**standing.environment, **environment}, standing.command)
         started.append(server)
         return server
 
@@ -69,6 +81,21 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
 def server(start_server: Callable[..., RunningServer]) -> RunningServer:
     """A server with default settings, shared by all tests that do not change it."""
     return start_server()
+
+
+@pytest.fixture(scope="session")
+def standings() -> Iterator[Callable[[str], Standing]]:
+    """A function that gives one of `tests.standing.NAMES`; it skips what only root could prepare."""
+    with standings_of_host.Standings() as prepared:
+
+        def choose(name: str) -> Standing:
+            found = prepared.choose(name)
+            if isinstance(found, str):
+                not_here(found)
+            assert isinstance(found, Standing)
+            return found
+
+        yield choose
 
 
 @pytest.fixture(scope="session")

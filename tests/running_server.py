@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,10 +64,18 @@ def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("AGENTBOX_")} | dict(extra)
 
 
-def launch(state_dir: Path, arguments: tuple[str, ...], environment: Mapping[str, str]) -> RunningServer:
-    """Start a server on a free port of 127.0.0.1 and wait until it answers; fails with its own words otherwise."""
+def launch(
+    state_dir: Path,
+    arguments: tuple[str, ...],
+    environment: Mapping[str, str],
+    command: Sequence[str] = (sys.executable,),
+) -> RunningServer:
+    """Start a server on a free port of 127.0.0.1 and wait until it answers; fails with its own words otherwise.
+
+    `command` is the interpreter with whatever starts it, such as setpriv; it must keep its process id.
+    """
     process = subprocess.Popen(
-        [sys.executable, "-m", "agentbox.cli.main", "serve", "--port", "0", *arguments],
+        [*command, "-m", "agentbox.cli.main", "serve", "--port", "0", *arguments],
         env=clean_environment({"AGENTBOX_STATE_DIR": str(state_dir), **environment}),
         cwd=state_dir,
         stdin=subprocess.DEVNULL,

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: MIT
+"""What runs leave on the host, counted from outside: processes, mounts, control groups, directories, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentbox.isolation.host import BOX_UID_BASE
+from agentbox.linux.cgroupfs import mounts
+from tests.running_server import RunningServer
+
+PATIENCE_SECONDS = 20.0
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something that must become true soon; fails with the words of `what`."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def _field(pid: int, name: str) -> str:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as status:
+        for line in status:
+            if line.startswith(f"{name}:"):
+                return line.split(":", 1)[1].strip()
+    return ""
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below one, itself not counted."""
+    children: dict[int, list[int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        if (parent := _field(int(name), "PPid")).isdigit():
+            children.setdefault(int(parent), []).append(int(name))
+    found, frontier = [], [pid]
+    while frontier:
+        below = children.get(frontier.pop(), [])
+        found += below
+        frontier += below
+    return found
+
+
+def processes_of_boxes() -> set[int]:
+    """Processes of any uid that root's boxes get. Boxes of other servers' tests count too."""
+    found = set()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        uid = _field(int(name), "Uid").split()
+        if uid and int(uid[0]) >= BOX_UID_BASE:
+            found.add(int(name))
+    return found
+
+
+def launcher_of(server: RunningServer) -> int:
+    """The launcher process: the server's only child that stays."""
+    (pid,) = [pid for pid in descendants(server.pid) if _field(pid, "PPid") == str(server.pid)]
+    return pid
+
+
+def owner_groups(server_pid: int) -> list[Path]:
+    """Control groups of the boxes of one server."""
+    found = []
+    for mount in mounts():
+        for directory in Path(mount.point).rglob("agentbox"):
+            with contextlib.suppress(OSError):
+                found += [box for box in directory.glob(f"{server_pid}-*/*") if box.is_dir()]
+    return found
+
+
+def kilobytes(pid: int, name: str = "VmRSS") -> int:
+    """A memory figure of a process: VmRSS is what it has, VmHWM the most it ever had."""
+    return int(_field(pid, name).split()[0])
+
+
+@dataclass(frozen=True)
+class HostState:
+    """One look at everything a server's runs could leave behind."""
+
+    processes: int
+    mounts: tuple[str, ...]
+    groups: tuple[Path, ...]
+    files: tuple[str, ...]
+    descriptors: int
+
+    @classmethod
+    def around(cls, server: RunningServer) -> HostState:
+        boxes = server.state_dir / "boxes"
+        return cls(
+            processes=len(descendants(server.pid)),
+            mounts=tuple(Path("/proc/self/mounts").read_text().splitlines()),
+            groups=tuple(owner_groups(server.pid)),
+            files=tuple(sorted(str(path) for path in boxes.rglob("*"))),
+            descriptors=len(os.listdir(f"/proc/{server.pid}/fd")),
+        )
+
+
+@contextlib.contextmanager
+def leaves_nothing(server: RunningServer) -> Iterator[None]:
+    """Around runs of which nothing may be left when their answers are there. The server has had a run before."""
+    server.client().post("/v1/run", json={"code": "print(1)"})
+    before = HostState.around(server)
+    yield
+
+    def same() -> bool:
+        after = HostState.around(server)
+        # Keep-alive connections of clients come and go; boxes would leave several descriptors each.
+        return (after.processes, after.mounts, after.groups, after.files) == (
+            before.processes, before.mounts, before.groups, before.files,
+        ) and after.descriptors <= before.descriptors + 12  # fmt: skip
+
+    until(same, f"left behind: {HostState.around(server)} after {before}")
