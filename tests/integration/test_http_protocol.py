@@ -65,6 +65,13 @@ def test_request_that_follows_before_the_answer_is_not_run(server: RunningServer
     assert reply.closed
 
 
+def test_trailer_cannot_stand_in_for_a_header(server: RunningServer) -> None:
+    head = "POST /v1/run HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    content = '{"code":"print(40+2)"}'
+    body = f"{len(content):x}\r\n{content}\r\n0\r\nContent-Type: application/json\r\n\r\n"
+    assert exchange(server.url, head + body).statuses == [422]
+
+
 def test_connection_serves_one_request_after_the_other(server: RunningServer) -> None:
     parts = urlsplit(server.url)
     connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=20)

@@ -97,6 +97,14 @@ def test_stream_yields_output_and_then_the_result(client: AgentboxClient) -> Non
     assert found[-1].result.exit_code == 0
 
 
+def test_separators_that_are_no_line_feeds_stay_inside_an_event(client: AgentboxClient) -> None:
+    text = "a\u2028b\x85c\x0bd\u2029"
+    found = list(client.stream(f"import sys; sys.stdout.write({text!r})"))
+    assert "".join(event.text for event in found if event.kind == "stdout") == text
+    assert found[-1].result is not None
+    assert found[-1].result.stdout == text
+
+
 def test_stream_that_is_refused_raises(client: AgentboxClient) -> None:
     with pytest.raises(AgentboxHTTPError, match="422"):
         list(client.stream(""))

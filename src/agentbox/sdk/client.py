@@ -7,13 +7,13 @@ Connection failures are httpx's own exceptions; an answer of 400 or more is an A
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import httpx
 
 from agentbox.sdk import wire
 from agentbox.sdk.errors import AgentboxHTTPError
-from agentbox.sdk.wire import Event, RunResponse
+from agentbox.sdk.wire import Event, NewFields, RunFields, RunResponse
 
 __all__ = ["AgentboxClient", "AgentboxHTTPError", "AsyncAgentboxClient", "Event", "RunResponse"]
 
@@ -48,10 +48,9 @@ class AgentboxClient:
         snapshot_id: str | None = None,
         memory_mb: int | None = None,
         egress_allowlist: Sequence[str] | None = None,
-        **more: Any,
+        **more: Unpack[NewFields],
     ) -> RunResponse:
-        """Execute code. `more` are the keyword arguments of wire.run_payload:
-        stdin, files, env, args, cpus, pids, disk_mb, max_output_bytes, backend, return_files.
+        """Execute code. `stdin` and the values of `files` are text or bytes; limits are in the units of their names.
 
         Raises AgentboxHTTPError; after a timeout (status 408) it holds the partial `result`.
         """
@@ -60,13 +59,13 @@ class AgentboxClient:
         )
         return RunResponse(wire.checked(self._client.post(wire.RUN_PATH, json=payload)))
 
-    def stream(self, code: str, language: str = "python", **more: Any) -> Iterator[Event]:
+    def stream(self, code: str, language: str = "python", **fields: Unpack[RunFields]) -> Iterator[Event]:
         """Execute code and yield output as it happens, then one event of kind `result`, also after a timeout.
 
-        `more` are the keyword arguments of wire.run_payload. Closing the iterator early ends the run. Raises
-        AgentboxHTTPError, and httpx.RemoteProtocolError for a stream that is cut before its result.
+        Closing the iterator early ends the run. Raises AgentboxHTTPError, and httpx.RemoteProtocolError for a stream
+        that is cut before its result.
         """
-        payload = wire.run_payload(code, language, **more)
+        payload = wire.run_payload(code, language, **fields)
         parser = wire.EventParser()
         with self._client.stream("POST", wire.RUN_PATH, json=payload, headers=wire.EVENT_STREAM) as answer:
             if answer.status_code >= 400:
@@ -116,14 +115,14 @@ class AsyncAgentboxClient:
         found: dict[str, str] = wire.checked(await self._client.get("/health"))
         return found
 
-    async def run(self, code: str, language: str = "python", **more: Any) -> RunResponse:
-        """As AgentboxClient.run. Cancelling ends the run."""
-        payload = wire.run_payload(code, language, **more)
+    async def run(self, code: str, language: str = "python", **fields: Unpack[RunFields]) -> RunResponse:
+        """As AgentboxClient.run, with keyword arguments. Cancelling ends the run."""
+        payload = wire.run_payload(code, language, **fields)
         return RunResponse(wire.checked(await self._client.post(wire.RUN_PATH, json=payload)))
 
-    async def stream(self, code: str, language: str = "python", **more: Any) -> AsyncIterator[Event]:
+    async def stream(self, code: str, language: str = "python", **fields: Unpack[RunFields]) -> AsyncIterator[Event]:
         """As AgentboxClient.stream."""
-        payload = wire.run_payload(code, language, **more)
+        payload = wire.run_payload(code, language, **fields)
         parser = wire.EventParser()
         async with self._client.stream("POST", wire.RUN_PATH, json=payload, headers=wire.EVENT_STREAM) as answer:
             if answer.status_code >= 400:

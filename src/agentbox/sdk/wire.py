@@ -7,7 +7,7 @@ import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from agentbox.sdk.errors import AgentboxHTTPError
 
@@ -84,6 +84,31 @@ def run_payload(
         "language": language,
         **{name: value for name, value in optional.items() if value is not None},
     }
+
+
+class NewFields(TypedDict, total=False):
+    """Keyword arguments of a run that the first client did not have."""
+
+    stdin: Content | None
+    files: Mapping[str, Content] | None
+    env: Mapping[str, str] | None
+    args: Sequence[str] | None
+    cpus: float | None
+    pids: int | None
+    disk_mb: int | None
+    max_output_bytes: int | None
+    backend: str | None
+    return_files: Sequence[str] | None
+
+
+class RunFields(NewFields, total=False):
+    """All keyword arguments of a run besides code and language."""
+
+    timeout_seconds: int | None
+    snapshot: bool
+    snapshot_id: str | None
+    memory_mb: int | None
+    egress_allowlist: Sequence[str] | None
 
 
 def _items(values: Sequence[str] | None) -> Any:

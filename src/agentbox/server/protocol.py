@@ -97,6 +97,8 @@ class StrictProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
         self._count(len(name) + len(value) + 4)
+        if self._message_open:
+            return  # a trailer: what was judged at the head must not change afterwards
         if len(self.headers) >= MAX_HEADERS:
             self._fail(RefusedError(431, "Too many headers", "headers_too_large"))
         super().on_header(name, value)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agentbox.models import RunResult
-from agentbox.server.problems import encode, from_error
+from agentbox.server.problems import from_error
 from agentbox.server.schemas import result_body
 from agentbox.server.supervised import ClientGoneError, supervised
 
@@ -150,7 +151,9 @@ class EventStream(Response):
 
 
 def _frame(name: str, data: dict[str, Any]) -> bytes:
-    return b"event: " + name.encode() + b"\ndata: " + encode(data) + b"\n\n"
+    # Non-ASCII is escaped: many clients split lines at U+2028 and U+0085 too.
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return f"event: {name}\ndata: {text}\n\n".encode("ascii")
 
 
 def wants_stream(accept: str) -> bool:
