@@ -13,11 +13,16 @@ What guest code does (a timeout, an OOM kill, a non-zero exit, too much output) 
     |  +- QuotaExceededError
     +- OverloadedError         the queue is full; try again later
     +- ConfigError             a setting has a bad value
+    +- PolicyError             a policy cannot be used (also a ValueError)
+    |  +- PolicySyntaxError    its text is wrong: path, line, column
     +- IsolationError          the box could not be built
     |  +- BackendUnavailableError
     |  +- ConfinementError
     +- WorkspaceError
     |  +- UnsafeArchiveError
+    +- TraceError              a trace could not be written or read
+    |  +- TraceTampered        it is not what was written
+    |  +- TraceKeyError        the signing key cannot be used
     +- InternalError           our bug
 """
 
@@ -88,6 +93,43 @@ class ConfigError(AgentboxError):
     code = "bad_setting"
 
 
+class PolicyError(AgentboxError, ValueError):
+    """A policy cannot be used here; the message says what is wrong, and nothing ran."""
+
+    code = "bad_policy"
+
+
+class PolicySyntaxError(PolicyError):
+    """The text of a policy is wrong: `path`, `line`, `column`, `problem`, and `source` with `caret` below it."""
+
+    code = "policy_syntax"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        path: str = "<policy>",
+        line: int = 1,
+        column: int = 1,
+        problem: str = "",
+        source: str = "",
+    ) -> None:
+        super().__init__(f"{path}:{line}:{column}: {message}", hint=hint, problem=problem)
+        self.reason = message
+        self.path = path
+        self.line = line
+        self.column = column
+        self.problem = problem
+        self.source = source
+
+    @property
+    def caret(self) -> str:
+        """A line of white space and `^` that points at the column when it stands below `source`."""
+        before = self.source[: self.column - 1]
+        return "".join("\t" if character == "\t" else " " for character in before) + "^"
+
+
 class IsolationError(AgentboxError):
     """The box could not be built, so nothing ran (fail closed)."""
 
@@ -116,6 +158,24 @@ class UnsafeArchiveError(WorkspaceError):
     """An archive holds a member that could harm the host; the message names the member and the rule."""
 
     code = "unsafe_archive"
+
+
+class TraceError(AgentboxError):
+    """A trace could not be written or read. Whoever records a run must end it: an effect without a record must not be."""
+
+    code = "trace_error"
+
+
+class TraceTampered(TraceError):  # noqa: N818
+    """A trace is not what was written: `data["status"]`, and `data["index"]` of the first entry that shows it."""
+
+    code = "trace_tampered"
+
+
+class TraceKeyError(TraceError):
+    """The key that signs traces is missing, is no key, or could have been read by others."""
+
+    code = "trace_key"
 
 
 class InternalError(AgentboxError):

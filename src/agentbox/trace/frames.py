@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: MIT
+"""The frame protocol between a guest and the host: spec/frames/README.md is the specification.
+
+Used on both sides, so: standard library only, clean for Python 3.9, no I/O. Everything that the parser gives back was
+written by a guest and is believed by nobody: it says what a program *claims* to have done. Who it was comes from the
+socket, never from a frame.
+"""
+
+from __future__ import annotations
+
+import json
+import json.encoder
+import re
+from dataclasses import dataclass
+from typing import Any, Iterator, Optional  # noqa: UP035 - Python 3.9
+
+MAX_FRAME_BYTES = 1 << 20
+MAX_DEPTH = 64
+HEADER_BYTES = 4
+KINDS = frozenset({"effect", "observe", "deny"})
+_MAX_ID = (1 << 53) - 1
+_OP = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*\Z")
+_MAX_NAME_CHARACTERS = 64
+_REQUEST_FIELDS = frozenset({"id", "ack", "kind", "op", "args", "result", "lane"})
+
+
+class FrameError(ValueError):
+    """Bytes that no guest of ours sends; `reason` is a word of the specification. The connection must be closed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a guest says it did. `ack`: it waits for an answer with this `id`."""
+
+    id: int
+    kind: str
+    op: str
+    args: dict[str, Any]
+    result: Any = None
+    lane: Optional[str] = None  # noqa: UP045 - Python 3.9
+    ack: bool = False
+
+    def fields(self) -> dict[str, Any]:
+        """The members of its frame; those that have their default are left out."""
+        found: dict[str, Any] = {"id": self.id, "kind": self.kind, "op": self.op, "args": self.args}
+        if self.result is not None:
+            found["result"] = self.result
+        if self.lane is not None:
+            found["lane"] = self.lane
+        if self.ack:
+            found["ack"] = True
+        return found
+
+
+def _make_encoder() -> Any:
+    """JSON text of a value, by functions bound now: a guest that replaces `json.dumps` later changes nothing here."""
+    compiled = getattr(json.encoder, "c_make_encoder", None)
+    if compiled is None:
+        return json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), check_circular=False).encode
+    encode = compiled(
+        None, _refuse_type, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False
+    )
+    join = "".join
+    return lambda value: join(encode(value, 0))
+
+
+def _refuse_type(value: Any) -> Any:
+    raise FrameError("type")
+
+
+_encode = _make_encoder()
+_length_bytes = int.to_bytes
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    """The frame of a message. Raises FrameError: `type`, `number`, `depth`, `length` (more than 1 MiB)."""
+    try:
+        body: bytes = _encode(message).encode("ascii")
+    except FrameError:
+        raise
+    except RecursionError:
+        raise FrameError("depth") from None
+    except ValueError:
+        raise FrameError("number") from None
+    except TypeError:
+        raise FrameError("type") from None
+    if len(body) > MAX_FRAME_BYTES:
+        raise FrameError("length")
+    return _length_bytes(len(body), HEADER_BYTES, "little") + body
+
+
+def answer(request_id: int, *, ok: bool = True, result: Any = None, error: str = "") -> bytes:
+    """The frame by which the host answers: `ok`, with a result for a replayed effect, or why not."""
+    message: dict[str, Any] = {"id": request_id, "ok": ok}
+    if result is not None:
+        message["result"] = result
+    if error:
+        message["error"] = error
+    return encode(message)
+
+
+class FrameParser:
+    """Cuts a stream of bytes into messages. Holds at most one frame besides what was fed last."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._reason = ""
+
+    def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
+        """The messages that `data` completes.
+
+        Raises FrameError: `length` (none, or more than 1 MiB), `encoding`, `json`, `duplicate`, `number`, `depth`,
+        `object`. After that the parser refuses everything.
+        """
+        if self._reason:
+            raise FrameError(self._reason)
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        try:
+            while len(buffer) - start >= HEADER_BYTES:
+                length = int.from_bytes(buffer[start : start + HEADER_BYTES], "little")
+                if not 0 < length <= MAX_FRAME_BYTES:
+                    raise FrameError("length")
+                end = start + HEADER_BYTES + length
+                if len(buffer) < end:
+                    break
+                body = bytes(buffer[start + HEADER_BYTES : end])
+                start = end
+                yield _message(body)
+        except FrameError as error:
+            self._reason = error.reason
+            raise
+        finally:
+            del buffer[:start]
+
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether nothing is half received; at the end of a stream anything else is a frame that was cut."""
+        return not self._buffer
+
+
+def request_of(message: dict[str, Any]) -> Request:
+    """A message as a request of a guest. Raises FrameError `fields`, naming nothing of what it held."""
+    lane = message.get("lane")
+    if not (
+        message.keys() <= _REQUEST_FIELDS
+        and _is_id(message.get("id"))
+        and isinstance(message.get("ack", False), bool)
+        and isinstance(message.get("kind"), str)
+        and message["kind"] in KINDS
+        and _is_op(message.get("op"))
+        and isinstance(message.get("args"), dict)
+        and (lane is None or (isinstance(lane, str) and len(lane) <= _MAX_NAME_CHARACTERS))
+    ):
+        raise FrameError("fields")
+    return Request(
+        id=message["id"],
+        kind=message["kind"],
+        op=message["op"],
+        args=message["args"],
+        result=message.get("result"),
+        lane=lane,
+        ack=message.get("ack", False),
+    )
+
+
+def _message(body: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        if _depth_of(message) > MAX_DEPTH:
+            raise FrameError("depth")
+    except FrameError:
+        raise
+    except UnicodeDecodeError:
+        raise FrameError("encoding") from None
+    except RecursionError:
+        raise FrameError("depth") from None
+    except ValueError as error:
+        raise FrameError("number" if "digits" in str(error) else "json") from None
+    if not isinstance(message, dict):
+        raise FrameError("object")
+    return message
+
+
+def _depth_of(value: Any) -> int:
+    """Levels of objects and arrays, counted without recursion and no deeper than one past MAX_DEPTH."""
+    level = [value]
+    for depth in range(MAX_DEPTH + 2):
+        level = [
+            item
+            for holder in level
+            if isinstance(holder, (dict, list))
+            for item in (holder.values() if isinstance(holder, dict) else holder)
+            if isinstance(item, (dict, list))
+        ]
+        if not level:
+            return depth + 1
+    return MAX_DEPTH + 1
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise FrameError("duplicate")
+    return found
+
+
+def _no_constant(word: str) -> Any:
+    raise FrameError("number")
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MAX_ID
+
+
+def _is_op(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _MAX_NAME_CHARACTERS and _OP.match(value) is not None

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: MIT
+"""The ledger beside the key: how long each trace of this user was, so that a shorter one is told from a crash.
+
+One JSON line for the start of a run, at most one a second while it grows, and one for its seal. Appended only, by any
+number of processes at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from agentbox.errors import TraceError
+from agentbox.trace.canonical import NotCanonicalError, dumps, loads
+
+_MAX_LINE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The last that the ledger knows of a run: its trace had `count` records, the last with the hash `head`."""
+
+    run: str
+    count: int
+    head: str
+    sealed: bool
+
+
+class Ledger:
+    """An append-only file. Raises TraceError when it cannot be used."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def note(self, standing: Standing, *, durable: bool = False) -> None:
+        """Append a line; with `durable`, wait until it is on disk."""
+        line = (dumps(asdict(standing)) + "\n").encode()
+        try:
+            with self._locked() as descriptor:
+                # What a killed process left without its line end must not swallow this line.
+                if _ends_torn(descriptor):
+                    line = b"\n" + line
+                _write_all(descriptor, line)
+                if durable:
+                    os.fdatasync(descriptor)
+        except OSError as error:
+            raise TraceError(
+                f"{self.path}: cannot be written: {error.strerror}",
+                hint="the ledger proves how long a trace was; free disk space, or set AGENTBOX_STATE_DIR",
+            ) from error
+
+    def find(self, run: str) -> Standing | None:
+        """The farthest that this run's trace is known to have come; None for a run that the ledger does not know."""
+        found: Standing | None = None
+        wanted = dumps(run).encode()
+        try:
+            with self.path.open("rb") as file:
+                while line := file.readline(_MAX_LINE_BYTES):
+                    if wanted in line and (standing := _parse(line)) and standing.run == run:
+                        found = _farther(found, standing)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise TraceError(f"{self.path}: cannot be read: {error.strerror}", hint="check its owner") from error
+        return found
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self.path, flags, 0o600)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise TraceError(f"{self.path}: is no regular file", hint="remove it")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _farther(one: Standing | None, other: Standing) -> Standing:
+    return other if one is None or (other.sealed, other.count) >= (one.sealed, one.count) else one
+
+
+def _parse(line: bytes) -> Standing | None:
+    try:
+        fields = loads(line)
+        return Standing(str(fields["run"]), int(fields["count"]), str(fields["head"]), fields["sealed"] is True)
+    except (NotCanonicalError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _ends_torn(descriptor: int) -> bool:
+    size = os.fstat(descriptor).st_size
+    return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: MIT
+"""Reading the lines of a file of any size in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from agentbox.errors import TraceError
+
+_BLOCK_BYTES = 256 << 10
+MAX_READ_BYTES = 64 << 20
+
+
+class LineTooLongError(ValueError):
+    """A line is longer than any line of a trace."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """The file, unbuffered. Raises TraceError when there is none, or when it is no regular file."""
+    try:
+        # Without O_NONBLOCK the opening of a named pipe would wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise TraceError(
+            f"{path}: cannot be read: {error.strerror}", hint="name the trace: agentbox verify -t FILE"
+        ) from error
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise TraceError(f"{path}: is no regular file", hint="name the trace: agentbox verify -t FILE")
+        try:
+            yield file
+        except OSError as error:
+            raise TraceError(f"{path}: cannot be read: {error.strerror}", hint="check the disk") from error
+
+
+def blocks(file: BinaryIO) -> Iterator[tuple[list[bytes], bool]]:
+    """Lists of lines without their ends, many at a time, each with True; a last line without an end comes with False.
+
+    Raises LineTooLongError for a line of more than 64 MiB.
+    """
+    carried = b""
+    # What is carried is copied with every read, so a long line is read in ever larger steps.
+    while data := file.read(max(_BLOCK_BYTES, len(carried))):
+        lines = (carried + data).split(b"\n")
+        carried = lines.pop()
+        if len(carried) > MAX_READ_BYTES:
+            raise LineTooLongError
+        if lines:
+            yield lines, True
+    if carried:
+        yield [carried], False
+
+
+def lines(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
+    """Each line without its end, and whether it had one. Raises LineTooLongError."""
+    for block, ended in blocks(file):
+        for line in block:
+            yield line, ended

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: MIT
+"""Is this file what the writer wrote, all of it?
+
+Two passes. The first only hashes: bytes that a trusted signature covers are the writer's own, so nothing in them needs
+to be parsed or compared. It stops at the first thing that is not as it must be, or at the end. Only when the file is
+not whole, the second (diagnosis.py) parses what follows the last good signature and says what happened.
+Memory does not grow with the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from binascii import hexlify
+from pathlib import Path
+from typing import BinaryIO
+
+from agentbox.trace import old, record
+from agentbox.trace.canonical import NotCanonicalError, is_canonical
+from agentbox.trace.diagnosis import Anchor, Diagnosis
+from agentbox.trace.lines import LineTooLongError, blocks, lines, opened
+from agentbox.trace.merkle import MerkleTree
+from agentbox.trace.record import Entry
+from agentbox.trace.signature import Claim, claim_of, is_signed_by
+from agentbox.trace.verdict import Status, Trust, Verdict
+
+_SHA = b',"sha":"'
+_SHA_MEMBER = len(_SHA) + 64
+# Arguments come first in a line and `count` first in those of a signature.
+_SIGNED_START = b'{"args":{"count":'
+
+
+def verify(path: Path, trust: Trust) -> Verdict:
+    """The verdict on a trace of either form. Raises TraceError only when the file cannot be read."""
+    with opened(path) as file:
+        first = _first_line(file)
+        if isinstance(first, Verdict):
+            return first
+        file.seek(0)
+        if first.version == 1:
+            return old.verify(file, path, trust)
+        anchor = _signed_part(file, first, trust)
+        if anchor.sealed and anchor.offset == file.seek(0, 2):
+            return _whole(anchor, trust)
+        file.seek(anchor.offset)
+        return Diagnosis(anchor, trust).run(file)
+
+
+
+
+def _first_line(file: BinaryIO) -> Entry | Verdict:
+    """The first record, or a stand-in of the right form when it was damaged, or the verdict that this is no trace."""
+    damaged = 0
+    shaped = False
+    try:
+        for line, _ in lines(file):
+            try:
+                entry = record.parse(line)
+            except NotCanonicalError:
+                shaped = shaped or line.startswith(b'{"args":{')
+                damaged += 1
+                if damaged > 1:
+                    break
+            else:
+                return entry
+    except LineTooLongError:
+        pass
+    if shaped:
+        return Entry(0, 0.0, "meta", "", {}, None, record.GENESIS, record.GENESIS)
+    detail = "it is empty" if damaged == 0 else "its first lines are no records"
+    return Verdict(Status.NOT_A_TRACE, 0, detail)
+
+
+def _signed_part(file: BinaryIO, first: Entry, trust: Trust) -> Anchor:
+    """How far from the start trusted signatures reach. `file` stands at its start."""
+    if first.op != record.RUN_START or not trust.keys:
+        return Anchor(run=str(first.args.get("run") or ""))
+    # A signature covers everything before it, so the last good one is enough; mostly that is the last there is.
+    scan = _Scan(first, trust, check_each=False)
+    if scan.run(file) and not scan.last_is_good():
+        file.seek(0)
+        scan = _Scan(first, trust, check_each=True)
+        scan.run(file)
+    return scan.anchor
+
+
+class _Scan:
+    """Hashes from the start of a file for as long as everything fits; `anchor` is the last signature that fitted."""
+
+    def __init__(self, first: Entry, trust: Trust, *, check_each: bool) -> None:
+        self._trust = trust
+        self._run = first.args.get("run")
+        self._policy = first.args.get("policy_sha256")
+        self._check_each = check_each
+        self._tree = MerkleTree()
+        self._signed: tuple[Claim, str] | None = None
+        self.anchor = Anchor(run=str(self._run or ""))
+
+    def run(self, file: BinaryIO) -> bool:
+        """Go as far as possible; whether a signature was met."""
+        sha256, grow = hashlib.sha256, self._tree.append
+        head = record.GENESIS.encode()
+        count = start = 0
+        try:
+            for block, ended in blocks(file):
+                if not ended:
+                    break
+                for position, line in enumerate(block):
+                    # (1) `sha` stands before `ts` and `v`, and no number holds a comma: the place of `sha` is known
+                    # without parsing, and a line that has it elsewhere is another line.
+                    cut = line.rfind(_SHA)
+                    end = cut + _SHA_MEMBER
+                    if cut < 0 or not line.startswith(b'",', end) or line.count(b",", end) != 2:
+                        return self._signed is not None
+                    # (2) The hash is over the line as it stands, without `sha`.
+                    digest = sha256(head + line[:cut] + line[end + 1 :]).digest()
+                    before, head = head, hexlify(digest)
+                    if not line.startswith(head, cut + 8):
+                        return self._signed is not None
+                    # (3) A signature over everything before makes it the writer's.
+                    if line.startswith(_SIGNED_START) and (entry := _signed_entry(line)):
+                        if not self._accept(entry, count, before.decode()):
+                            return self._signed is not None
+                        grow(digest)
+                        count += 1
+                        offset = start + sum(map(len, block[: position + 1])) + position + 1
+                        self._move_anchor(entry, count, offset)
+                        if self.anchor.sealed:
+                            return True
+                        continue
+                    grow(digest)
+                    count += 1
+                start += sum(map(len, block)) + len(block)
+        except LineTooLongError:
+            pass
+        return self._signed is not None
+
+    def last_is_good(self) -> bool:
+        """Whether the signature at the anchor was made with a trusted key."""
+        if self._signed is None:
+            return False
+        claim, sig = self._signed
+        key = self._trust.key(claim.key)
+        return key is not None and is_signed_by(claim, sig, key)
+
+    def _accept(self, entry: Entry, count: int, head: str) -> bool:
+        """Whether a checkpoint speaks about exactly what stands before it."""
+        claim = claim_of(entry.op, entry.args)
+        if (
+            claim is None
+            or self._trust.key(claim.key) is None
+            or (claim.run, claim.policy_sha256) != (self._run, self._policy)
+            or (entry.i, claim.count, claim.head) != (count, count, head)
+            or claim.root != self._tree.root()
+        ):
+            return False
+        former, self._signed = self._signed, (claim, entry.args["sig"])
+        if self._check_each and not self.last_is_good():
+            self._signed = former
+            return False
+        return True
+
+    def _move_anchor(self, entry: Entry, count: int, offset: int) -> None:
+        self.anchor = Anchor(
+            run=str(self._run),
+            policy_sha256=str(self._policy),
+            key=entry.args["key"],
+            offset=offset,
+            count=count,
+            head=entry.sha,
+            tree=self._tree.copy(),
+            sealed=entry.op == record.SEAL,
+        )
+
+
+def _signed_entry(line: bytes) -> Entry | None:
+    """The line as a checkpoint or seal; None for any other record, whatever a guest wrote into it."""
+    try:
+        entry = record.parse(line)
+    except NotCanonicalError:
+        return None
+    is_signed = entry.kind == "meta" and entry.op in (record.CHECKPOINT, record.SEAL)
+    return entry if is_signed and is_canonical(line, entry.fields) else None
+
+
+def _whole(anchor: Anchor, trust: Trust) -> Verdict:
+    standing = trust.ledger.find(anchor.run) if trust.ledger else None
+    if standing and standing.sealed and (standing.count, standing.head) != (anchor.count, anchor.head):
+        return Verdict(
+            Status.REHASHED,
+            anchor.count,
+            f"the ledger knows another end of this run: {standing.count} entries, head {standing.head[:16]}",
+            index=min(anchor.count, standing.count) - 1,
+            signed_count=anchor.count,
+            sealed=True,
+            run=anchor.run,
+            key=anchor.key,
+        )
+    return Verdict(
+        Status.OK, anchor.count, signed_count=anchor.count, sealed=True, run=anchor.run, key=anchor.key
+    )

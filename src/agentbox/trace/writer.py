@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: MIT
+"""The one writer of a trace.
+
+A record is *kept* once `flush` returned: then it is in the kernel's hands and survives the death of this process.
+Whoever answers a guest that waits, or goes to sleep, flushes before. Unflushed records never exceed 64 KiB plus one
+record. Every 256 records, and every second while there are new ones, a signed checkpoint follows and everything is
+forced to disk, which bounds what a crash of the machine can take.
+
+A failure to write (a full disk, a file that somebody else changed) is a TraceError, and every later call fails too:
+whoever records a run must then end it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentbox.errors import TraceError
+from agentbox.trace import record
+from agentbox.trace.keys import SigningKey
+from agentbox.trace.ledger import Ledger, Standing
+from agentbox.trace.merkle import MerkleTree
+from agentbox.trace.record import Kind, Origin
+from agentbox.trace.signature import Claim, signed_args
+from agentbox.trace.storable import args_text, result_text
+
+CHECKPOINT_RECORDS = 256
+CHECKPOINT_SECONDS = 1.0
+MAX_TRACE_BYTES = 1 << 30
+_BUFFER_BYTES = 64 << 10
+_MAX_NAME_CHARACTERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the first record binds the trace to; `details` are further facts of it (argv, versions)."""
+
+    id: str
+    policy_sha256: str
+    details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Number of records and the hash of the last one."""
+
+    count: int
+    sha: str
+
+
+class TraceWriter:
+    """Appends records to a new file. Not for use from several threads."""
+
+    def __init__(
+        self,
+        path: Path,
+        run: Run,
+        key: SigningKey,
+        ledger: Ledger,
+        *,
+        max_bytes: int = MAX_TRACE_BYTES,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Create `path`, which must not exist, and write the first record.
+
+        `max_bytes` bounds the file; `clock` gives nanoseconds since 1970. Raises TraceError.
+        """
+        self.path = path
+        self.run = run
+        self.counts: Counter[str] = Counter()
+        self._key = key
+        self._ledger = ledger
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._microseconds = 0
+        self._head = record.GENESIS
+        self._count = 0
+        self._tree = MerkleTree()
+        self._waiting: list[str] = []
+        self._waiting_characters = 0
+        self._written_bytes = 0
+        self._unsigned = 0
+        self._signed_at = 0
+        self._noted_at = 0
+        self._failure: TraceError | None = None
+        self._descriptor = _create(path)
+        try:
+            self._append(
+                "meta",
+                record.RUN_START,
+                args_text(
+                    {**run.details, "run": run.id, "policy_sha256": run.policy_sha256, "key": key.public.id},
+                ),
+            )
+            self._signed_at = self._noted_at = self._microseconds
+            self.flush()
+            self._ledger.note(self._standing(sealed=False))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def head(self) -> Head:
+        """Where the chain is now, records that are not flushed included."""
+        return Head(self._count, self._head)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a write failed, so that nothing more can be recorded."""
+        return self._failure is not None
+
+    def append(
+        self,
+        kind: Kind,
+        op: str,
+        args: Any,
+        *,
+        result: Any = None,
+        origin: Origin = "supervisor",
+        pid: int | None = None,
+        lane: str | None = None,
+    ) -> int:
+        """Add a record and return its index. Whatever `args` and `result` are, it is one line. Raises TraceError."""
+        index = self._append(
+            kind, op, args_text(args), None if result is None else result_text(result), origin, pid, lane
+        )
+        self.counts[kind] += 1
+        if self._unsigned >= CHECKPOINT_RECORDS or self._is_due():
+            self.checkpoint()
+        return index
+
+    def tick(self) -> None:
+        """Flush, and sign when a second has passed; call it about twice a second. Raises TraceError."""
+        if self._unsigned and self._clock() // 1000 - self._signed_at >= CHECKPOINT_SECONDS * 1e6:
+            self.checkpoint()
+        else:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand all records to the kernel. Raises TraceError."""
+        self._check()
+        if not self._waiting:
+            return
+        data = "".join(self._waiting).encode()
+        self._waiting.clear()
+        self._waiting_characters = 0
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError as error:
+            self._cut_back()
+            raise self._fail(f"cannot be written: {error.strerror}", "free disk space") from error
+        self._written_bytes += len(data)
+
+    def checkpoint(self) -> None:
+        """Sign everything so far and force it to disk. Raises TraceError."""
+        self._sign(record.CHECKPOINT)
+        self._force()
+        if self._microseconds - self._noted_at >= CHECKPOINT_SECONDS * 1e6:
+            self._noted_at = self._microseconds
+            self._note(sealed=False)
+
+    def seal(self) -> Head:
+        """Sign the end of the trace, force it to disk, tell the ledger, close the file. Raises TraceError."""
+        self._sign(record.SEAL)
+        self._force()
+        self._note(sealed=True)
+        head = self.head
+        self.close()
+        return head
+
+    def close(self) -> None:
+        """Close the file without an end; what was not flushed is lost."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+        if self._failure is None:
+            self._failure = TraceError(f"{self.path}: the trace is closed", hint="start a new one")
+
+    def _append(
+        self,
+        kind: str,
+        op: str,
+        args: str,
+        result: str | None = None,
+        origin: str = "supervisor",
+        pid: int | None = None,
+        lane: str | None = None,
+    ) -> int:
+        if self._failure is not None:
+            raise self._failure
+        if kind not in record.KINDS or origin not in record.ORIGINS:
+            raise ValueError(f"{kind} by {origin} is no record")
+        index = self._count
+        self._microseconds = max(self._microseconds, self._clock() // 1000)
+        before = record.line_halves(
+            args, index, kind, None if lane is None else _name(lane), _name(op), origin, pid, self._head, result
+        )
+        after = f',"ts":{record.timestamp(self._microseconds)},"v":{record.VERSION}}}'
+        digest = hashlib.sha256(f"{self._head}{before}{after}".encode())
+        self._head = sha = digest.hexdigest()
+        self._count = index + 1
+        self._tree.append(digest.digest())
+        line = f'{before},"sha":"{sha}"{after}\n'
+        self._waiting.append(line)
+        self._unsigned += 1
+        self._waiting_characters += len(line)
+        if self._waiting_characters >= _BUFFER_BYTES:
+            self.flush()
+            if self._written_bytes > self._max_bytes and op not in (record.SEAL, record.CHECKPOINT, record.RUN_END):
+                raise self._fail(f"the trace is longer than {self._max_bytes} bytes", "the run records too much")
+        return index
+
+    def _is_due(self) -> bool:
+        return self._microseconds - self._signed_at >= CHECKPOINT_SECONDS * 1e6
+
+    def _sign(self, op: str) -> None:
+        self._check()
+        claim = Claim(
+            op=op,
+            run=self.run.id,
+            policy_sha256=self.run.policy_sha256,
+            key=self._key.public.id,
+            count=self._count,
+            head=self._head,
+            root=self._tree.root(),
+        )
+        self._append("meta", op, args_text(signed_args(claim, self._key)))
+        self._unsigned = 0
+        self._signed_at = self._microseconds
+        self.flush()
+
+    def _force(self) -> None:
+        try:
+            os.fdatasync(self._descriptor)
+            facts = os.fstat(self._descriptor)
+        except OSError as error:
+            raise self._fail(f"cannot be forced to disk: {error.strerror}", "check the disk") from error
+        if facts.st_size != self._written_bytes:
+            raise self._fail(
+                f"has {facts.st_size} bytes where {self._written_bytes} were written",
+                "something else changed it while it was being written",
+            )
+
+    def _note(self, *, sealed: bool) -> None:
+        try:
+            self._ledger.note(self._standing(sealed=sealed), durable=sealed)
+        except TraceError as error:
+            self._failure = error
+            raise
+
+    def _standing(self, *, sealed: bool) -> Standing:
+        return Standing(self.run.id, self._count, self._head, sealed)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _fail(self, what: str, hint: str) -> TraceError:
+        self._failure = TraceError(f"{self.path}: {what}", hint=hint)
+        return self._failure
+
+    def _cut_back(self) -> None:
+        """Remove half a line, so that what is left is a trace without an end and not a torn one."""
+        try:
+            os.ftruncate(self._descriptor, self._written_bytes)
+        except OSError:
+            return
+
+
+def _name(text: str) -> str:
+    """An operation or lane as a guest may have spelled it: short and without half characters."""
+    if text.isascii() and len(text) <= _MAX_NAME_CHARACTERS:
+        return text
+    return text[:_MAX_NAME_CHARACTERS].encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _create(path: Path) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            return os.open(path.name, flags, 0o600, dir_fd=directory)
+        finally:
+            os.close(directory)
+    except FileExistsError as error:
+        raise TraceError(
+            f"{path}: exists already", hint="a trace is never overwritten: name another file, or leave out -t"
+        ) from error
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be made: {error.strerror}", hint="check the directory") from error
