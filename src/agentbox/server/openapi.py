@@ -132,12 +132,21 @@ def _request_schemas(settings: Settings, backend: str) -> Json:
     run = schemas["RunBody"]["properties"]
     backends = list(dict.fromkeys([backend, *(name for name in settings.allowed_backends if name != "auto")]))
     run["backend"]["anyOf"] = [{"type": "string", "enum": backends}, {"type": "null"}]
+    for name in ("files", "env"):
+        _close_names(run[name]["anyOf"][0])
     run["egress_allowlist"]["anyOf"][0]["items"] = _allowlist_items(settings)
     schemas["RunBody"]["examples"] = [
         {"code": "print(sum(range(10)))"},
         {"code": "console.log(6 * 7)", "language": "node", "limits": {"timeout_seconds": 5, "memory_mb": 256}},
     ]
     return schemas
+
+
+def _close_names(mapping: Json) -> None:
+    """pydantic writes a pattern of names as patternProperties, which lets other names pass."""
+    [(pattern, values)] = mapping.pop("patternProperties").items()
+    mapping["propertyNames"]["pattern"] = pattern
+    mapping["additionalProperties"] = values
 
 
 def _allowlist_items(settings: Settings) -> Json:

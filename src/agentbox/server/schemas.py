@@ -15,6 +15,7 @@ from agentbox.models import CapturedStream, Outcome, RequestedLimits, RunRequest
 from agentbox.server import fields
 
 MAX_FILES = 1000
+MIN_PIDS = 8
 MAX_TEXT_ARGUMENTS = 256
 MAX_ARGUMENT_BYTES = 1 << 20  # the kernel gives a program about 2 MiB for arguments and environment together
 
@@ -42,7 +43,8 @@ class LimitsBody(Closed):
     cpus: Annotated[float, Field(strict=True, ge=0.05, le=1024, allow_inf_nan=False)] | None = Field(
         None, description="processors that the box may keep busy"
     )
-    pids: Annotated[int, Field(strict=True, ge=4, le=1 << 20)] | None = Field(
+    # Fewer leave node hanging at its start, without a word, because it cannot start its threads.
+    pids: Annotated[int, Field(strict=True, ge=MIN_PIDS, le=1 << 20)] | None = Field(
         None, description="processes and threads together"
     )
     disk_mb: Annotated[int, Field(strict=True, ge=1, le=1 << 20)] | None = Field(

@@ -70,3 +70,11 @@ def test_page_shows_every_operation_and_loads_nothing() -> None:
     assert all(name.split(" ")[1] in page for name, _ in operations(found))
     assert "<script" not in page
     assert "://" not in page.replace("http://", "").replace("https://", "") or "src=" not in page
+
+
+def test_names_of_files_and_variables_that_do_not_match_are_no_part_of_the_schema() -> None:
+    run = document(Settings(), "jail", keyed=False)["components"]["schemas"]["RunBody"]["properties"]
+    for name in ("files", "env"):
+        mapping = run[name]["anyOf"][0]
+        assert "patternProperties" not in mapping
+        assert mapping["propertyNames"]["pattern"]
