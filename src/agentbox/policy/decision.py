@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+"""The answer to a question, and the state of the rules that count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple, Optional
+
+from agentbox.policy.rule import HostTarget, PathTarget, Rule, UnixTarget
+
+# Files and connections that one policy keeps count of, at most: the state must not grow with what a guest does.
+MAX_COUNTED_FILES = 100_000
+
+# A rule that counts, within one of the policies that are asked together.
+CountKey = tuple[int, str]
+
+
+class Counters(NamedTuple):
+    """What was counted so far. Immutable: a decision returns the next state and the asker keeps it.
+
+    `once` holds the identities of the files below `read-once:` as far as the asker knows them, so that a hard link
+    elsewhere counts as the same file; `spent` those that were read; `sizes` bytes by file below each capped grant;
+    `times` when connections were made under each rate.
+    """
+
+    once: frozenset[str] = frozenset()
+    spent: frozenset[str] = frozenset()
+    sizes: Mapping[CountKey, Mapping[str, int]] = MappingProxyType({})
+    times: Mapping[CountKey, tuple[float, ...]] = MappingProxyType({})
+
+
+class Decision(NamedTuple):
+    """A verdict and what it rests on.
+
+    `rule` is the deciding one, None when no rule speaks of it. `layer_hint` is the strongest layer that can hold it
+    (a name of `models.Layer`). `counting` are the rules that count and allow it for now; without counters they have
+    counted nothing. `counters` is the next state.
+    """
+
+    allowed: bool
+    rule: Optional[Rule]  # noqa: UP045 - evaluated by NamedTuple on older interpreters
+    layer_hint: str
+    reason: str
+    counting: tuple[Rule, ...] = ()
+    counters: Optional[Counters] = None  # noqa: UP045
+
+
+def layer_of(rule: Rule) -> str:
+    """The strongest layer that can hold a rule."""
+    target = rule.target
+    if rule.verb == "read-once":
+        return "interpreter"
+    if isinstance(target, PathTarget):
+        return "interpreter" if target.pattern or target.max_bytes is not None else "kernel"
+    if isinstance(target, HostTarget):
+        return "gateway"
+    if isinstance(target, UnixTarget):
+        return "interpreter" if target.rate is not None else "kernel"
+    return "kernel" if rule.verb == "exec" else "supervisor"
+
+
+def by_rule(rule: Rule) -> Decision:
+    """The verdict that a rule gives: a denial or a grant."""
+    place = rule.place
+    where = f"{place.path}:{place.line}"
+    verdict = "denies it" if rule.deny else "allows it"
+    return Decision(not rule.deny, rule, layer_of(rule), f"`{rule.text}` ({where}) {verdict}")

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: MIT
+"""The rules of a policy, arranged so that a question needs a few look-ups and no parsing.
+
+A path is looked up as itself and as each of its parents, so the cost follows its depth and not the number of rules;
+the verdict of a rule that does not count is made once, here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from agentbox.policy.decision import Decision, by_rule
+from agentbox.policy.paths import covers, is_below
+from agentbox.policy.rule import EnvTarget, ExecTarget, HostTarget, PathTarget, Rule, SwitchTarget, UnixTarget
+
+# Beside the policy: what later runs rely on.
+OWN_NAMES = (".agentbox", "trace.jsonl")
+
+
+@dataclass(frozen=True)
+class PathTable:
+    """Verdicts by path: `exact` covers what lies below each key, `patterns` are tried one after the other."""
+
+    exact: Mapping[str, Decision]
+    patterns: tuple[tuple[PathTarget, Decision], ...]
+
+    @classmethod
+    def of(cls, rules: Iterable[Rule]) -> PathTable:
+        """The table of some path rules; of two rules for one path the first in the file speaks."""
+        exact: dict[str, Decision] = {}
+        patterns: list[tuple[PathTarget, Decision]] = []
+        for rule in rules:
+            if not isinstance(rule.target, PathTarget):
+                continue
+            decision = by_rule(rule)
+            if rule.target.pattern:
+                patterns.append((rule.target, decision))
+                continue
+            exact.setdefault(rule.target.path, decision)
+            if rule.deny and rule.target.alias:
+                exact.setdefault(rule.target.alias, decision)
+        return cls(MappingProxyType(exact), tuple(patterns))
+
+    def find(self, path: str) -> Decision | None:
+        """The verdict for a plain path, of the nearest directory first; None when no rule covers it."""
+        exact = self.exact
+        if exact:
+            at = path
+            while at:
+                found = exact.get(at)
+                if found is not None:
+                    return found
+                at = at[: at.rfind("/")]
+            found = exact.get("/")
+            if found is not None:
+                return found
+        for target, decision in self.patterns:
+            if covers(target, path):
+                return decision
+        return None
+
+
+@dataclass(frozen=True)
+class HostTable:
+    """Rules for hosts, those with an exact name by name."""
+
+    names: Mapping[str, tuple[Rule, ...]]
+    others: tuple[tuple[HostTarget, Rule], ...]
+
+    @classmethod
+    def of(cls, rules: Iterable[Rule]) -> HostTable:
+        """The table of some net rules."""
+        names: dict[str, tuple[Rule, ...]] = {}
+        others: list[tuple[HostTarget, Rule]] = []
+        for rule in rules:
+            target = rule.target
+            if not isinstance(target, HostTarget):
+                continue
+            if target.name:
+                names[target.name] = (*names.get(target.name, ()), rule)
+            else:
+                others.append((target, rule))
+        return cls(MappingProxyType(names), tuple(others))
+
+
+@dataclass(frozen=True)
+class Index:
+    """Everything that evaluation looks at."""
+
+    read_denials: PathTable
+    write_denials: PathTable
+    reads: PathTable
+    writes: PathTable
+    once: tuple[Rule, ...]
+    capped: tuple[Rule, ...]
+    hosts: HostTable
+    host_denials: HostTable
+    sockets: tuple[tuple[UnixTarget, Decision], ...]
+    socket_denials: tuple[tuple[UnixTarget, Decision], ...]
+    programs: Mapping[str, tuple[Rule, ...]]
+    libexec: tuple[tuple[str, Rule], ...]
+    program_denials: tuple[tuple[ExecTarget, Decision], ...]
+    variables: tuple[tuple[EnvTarget, Decision], ...]
+    variable_denials: tuple[tuple[EnvTarget, Decision], ...]
+    own_files: frozenset[str]
+    protection: Rule | None
+
+    @classmethod
+    def of(cls, rules: tuple[Rule, ...], root: str, sources: tuple[str, ...]) -> Index:
+        """The index of a policy's rules."""
+        grants = [rule for rule in rules if not rule.deny]
+        denials = [rule for rule in rules if rule.deny]
+        programs: dict[str, tuple[Rule, ...]] = {}
+        libexec: list[tuple[str, Rule]] = []
+        for rule in grants:
+            if isinstance(rule.target, ExecTarget) and rule.target.program is not None:
+                programs[rule.target.program] = (*programs.get(rule.target.program, ()), rule)
+                libexec += [(directory, rule) for directory in rule.target.libexec]
+        return cls(
+            # What may not be read may not be written either, as writing implies reading.
+            read_denials=PathTable.of(rule for rule in denials if rule.verb == "read"),
+            write_denials=PathTable.of(rule for rule in denials if rule.verb in ("read", "write")),
+            reads=PathTable.of(rule for rule in grants if rule.verb in ("read", "write", "read-once")),
+            writes=PathTable.of(rule for rule in grants if rule.verb == "write"),
+            once=tuple(rule for rule in grants if rule.verb == "read-once"),
+            capped=tuple(r for r in grants if isinstance(r.target, PathTarget) and r.target.max_bytes is not None),
+            hosts=HostTable.of(grants),
+            host_denials=HostTable.of(denials),
+            sockets=tuple((r.target, by_rule(r)) for r in grants if isinstance(r.target, UnixTarget)),
+            socket_denials=tuple((r.target, by_rule(r)) for r in denials if isinstance(r.target, UnixTarget)),
+            programs=MappingProxyType(programs),
+            libexec=tuple(libexec),
+            program_denials=tuple((r.target, by_rule(r)) for r in denials if isinstance(r.target, ExecTarget)),
+            variables=tuple((r.target, by_rule(r)) for r in grants if isinstance(r.target, EnvTarget)),
+            variable_denials=tuple((r.target, by_rule(r)) for r in denials if isinstance(r.target, EnvTarget)),
+            own_files=frozenset((*sources, *(f"{root.rstrip('/')}/{name}" for name in OWN_NAMES))),
+            protection=next((r for r in rules if isinstance(r.target, SwitchTarget) and r.target.on), None),
+        )
+
+    @property
+    def protects(self) -> bool:
+        """Whether `protect: on` stands anywhere."""
+        return self.protection is not None
+
+    def is_own(self, path: str) -> bool:
+        """Whether a plain path is the policy, an included file, or where traces lie; or a file below it."""
+        return path in self.own_files or any(is_below(path, own) for own in self.own_files)
+
+    def counts_reading(self, path: str) -> Rule | None:
+        """The `read-once:` rule that covers a path."""
+        return next((r for r in self.once if isinstance(r.target, PathTarget) and covers(r.target, path)), None)

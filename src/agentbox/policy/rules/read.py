@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: MIT
+"""`read: PATH`: the files that may be read. `deny: read PATH` also refuses writing, as writing implies reading."""
+
+from __future__ import annotations
+
+from agentbox.policy.paths import path_target
+from agentbox.policy.rule import Rule, Surroundings, Value
+from agentbox.policy.rules.sizes import refuse_cap
+
+
+def read_rule(value: Value, surroundings: Surroundings, deny: bool) -> Rule:
+    """The rule of one value. Raises PolicySyntaxError."""
+    refuse_cap(value, "read")
+    target = path_target(value, surroundings)
+    return Rule("read", value.text, target.text, target, deny, value.place)

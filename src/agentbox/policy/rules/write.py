@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: MIT
+"""`write: PATH [max=SIZE]`: the files that may be written, and so also read; with a cap on their size together."""
+
+from __future__ import annotations
+
+from agentbox.policy.paths import path_target
+from agentbox.policy.rule import Rule, Surroundings, Value
+from agentbox.policy.rules.sizes import refuse_cap, split_cap
+
+
+def read_rule(value: Value, surroundings: Surroundings, deny: bool) -> Rule:
+    """The rule of one value. Raises PolicySyntaxError."""
+    if deny:
+        refuse_cap(value, "deny: write")
+    path, max_bytes = split_cap(value)
+    target = path_target(path, surroundings, max_bytes)
+    canonical = target.text if max_bytes is None else f"{target.text} max={max_bytes}"
+    return Rule("write", value.text, canonical, target, deny, value.place)
