@@ -24,6 +24,7 @@ STATUS: tuple[tuple[type[errors.AgentboxError], int], ...] = (
     (errors.NotFoundError, 404),
     (errors.QuotaExceededError, 409),
     (errors.RequestError, 400),
+    (errors.PolicyError, 400),
     (errors.OverloadedError, 429),
     (errors.IsolationError, 503),
     (errors.UnsafeArchiveError, 422),

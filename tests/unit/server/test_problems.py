@@ -20,6 +20,7 @@ from agentbox.server.problems import from_error
         (errors.ConfinementError("x"), 503),
         (errors.UnsafeArchiveError("x"), 422),
         (errors.WorkspaceError("x"), 400),
+        (errors.PolicyError("x"), 400),
         (errors.InternalError("x"), 500),
         (ZeroDivisionError("x"), 500),
     ],
