@@ -14,7 +14,7 @@ import pytest
 
 from tests.running_server import RunningServer
 
-CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
+CONFIGURATION = Path(__file__).parents[2] / "schemathesis.toml"
 EXAMPLES = int(os.environ.get("AGENTBOX_TEST_SCHEMA_EXAMPLES", "200"))
 TOKEN = "k" * 40
 SECONDS = 900

@@ -24,6 +24,7 @@ from agentbox.isolation.plan import LaunchPlan
 _START_TIMEOUT_SECONDS = 20
 _BUILD_TIMEOUT_SECONDS = 30
 _GONE_TIMEOUT_SECONDS = 15
+_REAPED_POLL_SECONDS = 0.002
 
 _T = TypeVar("_T")
 
@@ -202,12 +203,16 @@ class Launcher:
 
 
 class Box:
-    """One box. It is gone, with everything that ever ran in it, when `destroy` returns."""
+    """One box. It is gone, with everything that ever ran in it, when `destroy` returns.
+
+    `channel` is the listener on which the box's guards connect, where the plan has one.
+    """
 
     def __init__(self, channel: Channel, plan: LaunchPlan) -> None:
         self.plan = plan
         self.workspace_fd = -1
         self.oom = False
+        self.channel: socket.socket | None = None
         self._channel = channel
         self._pidfd = -1
         self._next_id = 0
@@ -215,6 +220,7 @@ class Box:
         self._exits: dict[int, asyncio.Future[CommandExit]] = {}
         self._gone = asyncio.Event()
         self._swept = asyncio.Event()
+        self._init_lost = False
         self._pump: asyncio.Task[None] | None = None
         self._verdicts: Channel | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -238,6 +244,8 @@ class Box:
                 asyncio.get_running_loop().add_reader(self._pidfd, self._died)
             elif "ready" in message:
                 self.workspace_fd = descriptors[0]
+                if len(descriptors) > 1:
+                    self.channel = socket.socket(fileno=descriptors[1])
                 self._pump = asyncio.create_task(self._read())
                 return
 
@@ -276,6 +284,7 @@ class Box:
                 self.oom = True
             elif "swept" in message:
                 self._swept.set()
+        self._init_lost = True
         for started in self._started.values():
             if not started.done():
                 started.set_exception(OSError(errno.ESRCH, "the box is gone"))
@@ -347,12 +356,23 @@ class Box:
                 async with asyncio.timeout(_GONE_TIMEOUT_SECONDS):
                     await self._gone.wait()
             return
-        try:
-            await self._channel.send({"kill": True})
-            async with asyncio.timeout(_GONE_TIMEOUT_SECONDS):
+        async with asyncio.timeout(_GONE_TIMEOUT_SECONDS):
+            try:
+                await self._channel.send({"kill": True})
                 await self._swept.wait()
-        except OSError:
-            return
+            except OSError:
+                self._init_lost = True
+            if self._init_lost:
+                await self._reaped()
+
+    async def _reaped(self) -> None:
+        """Wait until the launcher took note of the init's death: only when nothing that it left is alive."""
+        while self._pidfd >= 0:
+            try:
+                signal.pidfd_send_signal(self._pidfd, 0)
+            except ProcessLookupError:
+                return
+            await asyncio.sleep(_REAPED_POLL_SECONDS)
 
     async def destroy(self) -> None:
         """Kill what runs, wait until it is gone, release the workspace. May be called twice; does not raise."""
@@ -376,6 +396,8 @@ class Box:
                 asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
+        if self.channel is not None:
+            self.channel.close()
         if self.workspace_fd >= 0:
             os.close(self.workspace_fd)
             self.workspace_fd = -1

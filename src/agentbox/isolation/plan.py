@@ -93,6 +93,9 @@ class LaunchPlan:
     landlock_read: tuple[str, ...] = ()
     rlimits: tuple[tuple[str, int], ...] = ()
     watch_memory_bytes: int = 0
+    grants: tuple[tuple[str, bool], ...] = ()
+    hidden: tuple[str, ...] = ()
+    channel: str = ""
     judge: bool = False
     exec_rules: tuple[dict[str, object], ...] | None = None
 

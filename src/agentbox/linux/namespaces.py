@@ -47,6 +47,35 @@ def map_own_ids(inside: int, outside_uid: int, outside_gid: int) -> None:
             os.close(fd)
 
 
+def mapping_namespace(on_disk: int, shown: int) -> int:
+    """A user namespace, as a descriptor, whose maps say: what belongs to uid and gid `on_disk` is shown as `shown`.
+    For mounts.map_ids; no process lives in it. Needs root."""
+    ready_read, ready_write = os.pipe()
+    hold_read, hold_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            unshare(CLONE_NEWUSER)
+            os.write(ready_write, b"r")
+            os.close(hold_write)
+            os.read(hold_read, 1)
+        finally:
+            os._exit(0)
+    try:
+        os.close(ready_write)
+        if os.read(ready_read, 1) != b"r":
+            raise OSError(1, "unshare: the user namespace of an id map was refused")
+        for name in ("uid_map", "gid_map"):
+            fd = os.open(f"/proc/{pid}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+            os.write(fd, f"{on_disk} {shown} 1".encode())
+            os.close(fd)
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        for end in (ready_read, hold_read, hold_write):
+            os.close(end)
+        os.waitpid(pid, 0)
+
+
 def bring_loopback_up() -> None:
     """Set the interface lo of this network namespace up."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -14,10 +14,10 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Iterator
 from typing import Any
 
-from agentbox.isolation.launcher import init, judge, wire
+from agentbox.isolation.launcher import init, judge, root, wire
+from agentbox.isolation.launcher.steps import StepError, step
 from agentbox.linux import landlock, mounts, namespaces, notify, process, seccomp
 
 _ALL_NAMESPACES = (
@@ -29,27 +29,7 @@ _ALL_NAMESPACES = (
     | namespaces.CLONE_NEWNET
     | namespaces.CLONE_NEWCGROUP
 )
-# Any directory that exists everywhere will do to hang the new root on; pivot_root makes it "/" a moment later.
-_STAGE = "/usr"
 _GUEST_FILTER = seccomp.build() if os.uname().machine in ("x86_64", "aarch64") else b""
-
-
-class StepError(Exception):
-    """A step of building the box failed; carries the step's name."""
-
-    def __init__(self, step: str, error: OSError) -> None:
-        super().__init__(f"{step}: {error}")
-        self.step = step
-        self.errno = error.errno or 0
-        self.text = str(error)
-
-
-@contextlib.contextmanager
-def _step(name: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StepError(name, error) from error
 
 
 def report_failure(sock: socket.socket, error: BaseException) -> None:
@@ -67,7 +47,7 @@ def build(plan: dict[str, Any], sock: socket.socket, descriptors: list[int]) -> 
     """
     verdicts = socket.socket(fileno=descriptors[0]) if plan["judge"] else None
     cgroups = descriptors[1:] if verdicts else descriptors
-    with _step("join cgroup"):
+    with step("join cgroup"):
         for fd in cgroups:
             os.write(fd, b"0")
             os.close(fd)
@@ -84,25 +64,25 @@ def build(plan: dict[str, Any], sock: socket.socket, descriptors: list[int]) -> 
     host_uid, host_gid = plan["host_uid"], plan["host_gid"]
     trees: dict[str, int] = {}
     if process.has_capability(process.CAP_SYS_ADMIN):
-        with _step("open mounts"):
-            trees = _open_binds(plan)
+        with step("open mounts"):
+            trees = root.open_trees(plan)
     if os.geteuid() == 0 and host_uid != 0:
-        with _step("take the box's uid"):
+        with step("take the box's uid"):
             process.become_user(host_uid, host_gid)
-    with _step("unshare"):
+    with step("unshare"):
         namespaces.unshare(_ALL_NAMESPACES)
-    with _step("map ids"):
+    with step("map ids"):
         namespaces.map_own_ids(plan["guest_uid"], host_uid, host_gid)
-    with _step("loopback"):
+    with step("loopback"):
         namespaces.bring_loopback_up()
-    with _step("private mounts"):
+    with step("private mounts"):
         mounts.make_private()
     if not trees:
-        with _step("open mounts"):
-            trees = _open_binds(plan)
+        with step("open mounts"):
+            trees = root.open_trees(plan)
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     ours, theirs = socket.socketpair()
-    with _step("fork init"):
+    with step("fork init"):
         pid = os.fork()
     if pid != 0:
         wire.send(sock, {"forked": pid}, [os.pidfd_open(pid)])
@@ -114,7 +94,7 @@ def build(plan: dict[str, Any], sock: socket.socket, descriptors: list[int]) -> 
     ours.close()
     if verdicts is not None:
         verdicts.close()
-    _build_root(plan, trees, sock, theirs)
+    _finish(plan, trees, sock, theirs)
 
 
 def _judge(plan: dict[str, Any], init_pid: int, proc: int, init: socket.socket, verdicts: socket.socket) -> None:
@@ -131,113 +111,20 @@ def _judge(plan: dict[str, Any], init_pid: int, proc: int, init: socket.socket, 
             os.kill(init_pid, signal.SIGKILL)
 
 
-def _open_binds(plan: dict[str, Any]) -> dict[str, int]:
-    """Detached, read-only copies of the host's directories, and the device files."""
-    trees = {}
-    read_only = mounts.ATTR_RDONLY | mounts.ATTR_NOSUID | mounts.ATTR_NODEV
-    for source, target in plan["binds"]:
-        tree = mounts.clone_tree(source)
-        mounts.set_attributes(tree, read_only)
-        trees[target] = tree
-    for name in plan["devices"]:
-        trees[f"/dev/{name}"] = mounts.clone_tree(f"/dev/{name}", recursive=False)
-    return trees
-
-
-def _build_root(plan: dict[str, Any], trees: dict[str, int], sock: socket.socket, judge_end: socket.socket) -> None:
-    os.umask(0o022)
-    with _step("new root"):
-        options = {"size": str(plan["disk_bytes"]), "nr_inodes": str(plan["inodes"]), "mode": "0755"}
-        root = mounts.new_filesystem("tmpfs", mounts.ATTR_NOSUID | mounts.ATTR_NODEV, **options)
-        mounts.attach(root, _STAGE)
-        os.close(root)
-        os.chdir(_STAGE)
-    with _step("writable directories"):
-        _open_writable(plan)
-    for path, text in plan["files"]:
-        with _step(f"write {path}"):
-            _write(path, text.encode())
-    for path, target in plan["links"]:
-        with _step(f"link {path}"):
-            os.makedirs(os.path.dirname(f".{path}"), exist_ok=True)
-            os.symlink(target, f".{path}")
-    for target, tree in trees.items():
-        with _step(f"mount {target}"):
-            _make_mount_point(f".{target}", tree)
-            mounts.attach(tree, f".{target}")
-            os.close(tree)
-    with _step("mount /proc"):
-        _mount_proc(plan)
-    with _step("mount /dev/pts"):
-        os.makedirs("./dev/pts")
-        flags = mounts.MS_NOSUID | mounts.MS_NOEXEC
-        mounts.mount("devpts", "./dev/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=0620")
-        os.symlink("pts/ptmx", "./dev/ptmx")
-    with _step("open workspace"):
-        workspace = os.open(f".{plan['workspace']}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    with _step("pivot"):
-        mounts.pivot_here()
-    with _step("seal root"):
-        top = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        mounts.set_attributes(top, mounts.ATTR_RDONLY | mounts.ATTR_NOSUID | mounts.ATTR_NODEV, recursive=False)
-        os.close(top)
-    with _step("host name"):
+def _finish(plan: dict[str, Any], trees: dict[str, int], sock: socket.socket, judge_end: socket.socket) -> None:
+    """The rest, in the box's init: its view of the file system, its confinement, its service."""
+    channel = root.build(plan, trees)
+    with step("open workspace"):
+        workspace = os.open(plan["workspace"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with step("host name"):
         socket.sethostname(plan["hostname"])
     os.chdir(plan["workspace"])
     _confine(plan, judge_end)
-    wire.send(sock, {"ready": True}, [workspace])
+    wire.send(sock, {"ready": True}, [workspace, *([channel.fileno()] if channel else [])])
     os.close(workspace)
+    if channel:
+        channel.close()
     init.serve(sock, plan, whole_namespace=True)
-
-
-def _open_writable(plan: dict[str, Any]) -> None:
-    """Directories of the root's tmpfs that stay writable when the root is sealed: each is a mount of its own. They
-    share the one file system, so the disk limit holds their sum."""
-    for path, mode in plan["writable"]:
-        os.makedirs(f".{path}")
-        os.chmod(f".{path}", mode)
-        mounts.bind(f".{path}", f".{path}")
-
-
-def _mount_proc(plan: dict[str, Any]) -> None:
-    os.makedirs("./proc", exist_ok=True)
-    flags = mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC
-    mounts.mount("proc", "./proc", "proc", flags)
-    for path in plan["proc_masked_files"]:
-        if os.path.exists(f".{path}"):
-            mounts.bind("./dev/null", f".{path}")
-    empty = None
-    for path in plan["proc_masked_directories"]:
-        if os.path.isdir(f".{path}"):
-            if empty is None:
-                os.mkdir("./empty", 0o555)
-                empty = "./empty"
-            mounts.bind(empty, f".{path}")
-    if empty is not None:
-        os.rmdir(empty)
-    for path in plan["proc_read_only"]:
-        if os.path.exists(f".{path}"):
-            tree = mounts.clone_tree(f".{path}")
-            mounts.set_attributes(tree, mounts.ATTR_RDONLY)
-            mounts.attach(tree, f".{path}")
-            os.close(tree)
-
-
-def _make_mount_point(path: str, tree: int) -> None:
-    if os.path.isdir(f"/proc/self/fd/{tree}"):
-        os.makedirs(path, exist_ok=True)
-    else:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
-
-
-def _write(path: str, content: bytes) -> None:
-    os.makedirs(os.path.dirname(f".{path}"), exist_ok=True)
-    fd = os.open(f".{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        os.write(fd, content)
-    finally:
-        os.close(fd)
 
 
 def _limit_resources(plan: dict[str, Any]) -> None:
@@ -247,28 +134,29 @@ def _limit_resources(plan: dict[str, Any]) -> None:
             continue
         _, hard = resource.getrlimit(which)
         ceiling = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        with _step(f"limit {name}"):
+        with step(f"limit {name}"):
             resource.setrlimit(which, (ceiling, ceiling))
 
 
 def _confine(plan: dict[str, Any], judge_end: socket.socket) -> None:
     """Last and in this order: capabilities go (dropping them needs one), then Landlock (opens paths), then
     resource limits, then the filter that refuses all of the above to whatever comes later."""
-    with _step("capabilities"):
+    with step("capabilities"):
         process.drop_all_capabilities()
     process.set_dumpable(False)
-    with _step("landlock"):
+    with step("landlock"):
         writable = [path for path, _ in plan["writable"]]
+        writable += [path for path, granted in plan["grants"] if granted]
         landlock.restrict(plan["landlock_read"], [*writable, "/dev/pts"], [f"/dev/{name}" for name in plan["devices"]])
     _limit_resources(plan)
     if plan["judge"]:
-        with _step("exec judge"):
+        with step("exec judge"):
             listener = notify.install(notify.build(judge.CALLS))
             socket.send_fds(judge_end, [b"l"], [listener])
             os.close(listener)
     judge_end.close()
     if not _GUEST_FILTER:
         raise StepError("seccomp", OSError(errno.ENOSYS, f"no system call table for {os.uname().machine}"))
-    with _step("seccomp"):
+    with step("seccomp"):
         seccomp.install(_GUEST_FILTER)
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Which programs a box may start: the pure part of the exec judge.
 
-A rule is a dict, since it travels in the launch plan: `exe` is the real path inside the box, `args` the words that
-must follow, `libexec` a directory whose programs come with it (git and /usr/lib/git-core), `once` a rule that is used
-up by its first use and must fit the whole argv.
+A rule is a dict, since it travels in the launch plan: `exe` is the real path of the program, `name` the word that
+names it, `args` the words that must follow, `libexec` directories whose programs only this program may start (git and
+/usr/lib/git-core), `deny` whether it forbids, `once` whether it is used up by its first use and must fit the whole
+argv. The meaning is that of policy/answers/programs.py.
 """
 
 from __future__ import annotations
@@ -13,38 +14,74 @@ from typing import Any
 
 Rule = dict[str, Any]
 
+_DEFAULTS: Rule = {"name": "", "args": [], "libexec": [], "deny": False, "once": False}
+_VERSION = b"0123456789.-"
+
 
 class ExecRules:
     """Decides on programs by what they really are: the file that runs, and the words it got."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
-        self._rules = [{"args": [], "libexec": "", "once": False, **rule} for rule in rules]
+        self._rules = [{**_DEFAULTS, **rule} for rule in rules]
 
-    def may_start(self, path: str) -> bool:
+    def may_start(self, path: str, parent: str) -> bool:
         """Whether any rule could allow the file at `path`; a cheap first look that allows nothing by itself."""
-        return any(path == rule["exe"] or _below(path, rule["libexec"]) for rule in self._rules)
+        return any(
+            not rule["deny"] and (path == rule["exe"] or _comes_with(rule, path, parent)) for rule in self._rules
+        )
 
-    def decide(self, exe: str, argv: Sequence[bytes], script: str = "") -> Rule | None:
+    def decide(self, exe: str, argv: Sequence[bytes], *, script: str = "", parent: str = "") -> Rule | None:
         """The rule that allows a program, or None.
 
         `exe` is the file that runs. `script` is the file whose first line names `exe` as its interpreter, if that is
-        how it came to run: then the script is what is judged, and its words are those behind its own name.
+        how it came to run: then the script is what is judged, and its words are those behind its own name. `parent`
+        is the file of the program that starts it.
         """
-        target = script or exe
-        words = list(argv[1:])
+        target, words, called = exe, list(argv[1:]), argv[0] if argv else b""
         if script:
-            names = [index for index, word in enumerate(words) if word.decode(errors="surrogateescape") == script]
+            names = [index for index, word in enumerate(words) if word.rpartition(b"/")[2] == _base(script)]
+            target, called = script, _base(script)
             words = words[names[0] + 1 :] if names else words
         for rule in self._rules:
-            wanted = [word.encode(errors="surrogateescape") for word in rule["args"]]
+            if rule["deny"] and target == rule["exe"] and _begins(words, rule):
+                return None
+        for rule in self._rules:
+            if rule["deny"]:
+                continue
             if rule["once"]:
-                if target == rule["exe"] and words == wanted:
+                if target == rule["exe"] and words == _encoded(rule["args"]):
                     self._rules.remove(rule)
                     return rule
-            elif (target == rule["exe"] and words[: len(wanted)] == wanted) or _below(target, rule["libexec"]):
+            elif target == rule["exe"]:
+                # What an allowed program starts of itself comes with it; else the name must belong to the rule, since
+                # on some hosts many programs are one file.
+                if parent == target or (_same_name(called, rule["name"] or target) and _begins(words, rule)):
+                    return rule
+            elif _comes_with(rule, target, parent):
                 return rule
         return None
 
 
-def _below(path: str, directory: str) -> bool:
-    return bool(directory) and path.startswith(directory.rstrip("/") + "/")
+def _encoded(words: Sequence[str]) -> list[bytes]:
+    return [word.encode(errors="surrogateescape") for word in words]
+
+
+def _begins(words: Sequence[bytes], rule: Rule) -> bool:
+    wanted = _encoded(rule["args"])
+    return list(words[: len(wanted)]) == wanted
+
+
+def _base(path: str) -> bytes:
+    return path.rpartition("/")[2].encode(errors="surrogateescape")
+
+
+def _same_name(called: bytes, named: str) -> bool:
+    a, b = called.rpartition(b"/")[2], _base(named)
+    return a == b or (a.rstrip(_VERSION) == b.rstrip(_VERSION) != b"")
+
+
+def _comes_with(rule: Rule, path: str, parent: str) -> bool:
+    directories = [directory.rstrip("/") + "/" for directory in rule["libexec"] if directory.strip("/")]
+    if not any(path.startswith(directory) for directory in directories):
+        return False
+    return parent == rule["exe"] or any(parent.startswith(directory) for directory in directories)

@@ -43,6 +43,8 @@ class Judge:
         self.rules = None if plan["exec_rules"] is None else ExecRules(plan["exec_rules"])
         # A script that `env` was started for: the interpreter that env starts in the same process belongs to it.
         self.through_env: dict[int, str] = {}
+        # What a process was before the execve that is being judged.
+        self.parents: dict[int, str] = {}
         self.execveat = number("execveat")
 
     def serve(self) -> None:
@@ -78,10 +80,10 @@ class Judge:
         call = notify.receive(self.listener)
         if call is None:
             return
-        named = self.target_of(call)
+        named, parent = self.target_of(call), self.program_of(call.pid)
         if not notify.still_waiting(self.listener, call):
             return
-        if self.rules is not None and named and not self.worth_a_look(call.pid, named):
+        if self.rules is not None and named and not self.worth_a_look(call.pid, named, parent):
             self.report(call.pid, named, [], allowed=False, reason="no rule names this program")
             notify.refuse(self.listener, call, errno.EACCES)
             return
@@ -91,15 +93,22 @@ class Judge:
             # Dying, or a second execve of a process that is being judged.
             notify.refuse(self.listener, call, errno.EAGAIN)
             return
+        self.parents[call.pid] = parent
         notify.let_through(self.listener, call)
         # An execve that fails comes back to the program; this makes it stop there, so that it can be let go.
         with contextlib.suppress(OSError):
             ptrace.interrupt(call.pid)
 
-    def worth_a_look(self, pid: int, path: str) -> bool:
+    def worth_a_look(self, pid: int, path: str, parent: str) -> bool:
         """Whether any rule could allow this file, itself or as the interpreter of an allowed script."""
-        assert self.rules is not None
-        return self.rules.may_start(path) or pid in self.through_env
+        return self.rules is None or self.rules.may_start(path, parent) or pid in self.through_env
+
+    def program_of(self, pid: int) -> str:
+        """The file that a process runs, '' when that cannot be told."""
+        try:
+            return os.readlink(f"{pid}/exe", dir_fd=self.proc)
+        except OSError:
+            return ""
 
     def target_of(self, call: notify.Notification) -> str:
         """The real path of the file that the caller names now, '' when that cannot be told."""
@@ -143,6 +152,7 @@ class Judge:
                     self.stopped(pid, status)
             else:
                 self.through_env.pop(pid, None)
+                self.parents.pop(pid, None)
                 if pid == self.init_pid:
                     return False
 
@@ -150,18 +160,20 @@ class Judge:
         """A traced process has stopped: after its execve, after one that failed, or for a signal."""
         event = ptrace.event(status)
         if event == ptrace.EVENT_EXEC:
-            if self.allows(pid):
+            parent = self.parents.pop(ptrace.former_thread(pid), "")
+            if self.allows(pid, parent):
                 ptrace.detach(pid)
             else:
                 os.kill(pid, signal.SIGKILL)
         elif event == ptrace.EVENT_STOP:
             # The execve failed and its caller is on its way back.
+            self.parents.pop(pid, None)
             ptrace.detach(pid)
         else:
             ptrace.proceed(pid, os.WSTOPSIG(status))
 
-    def allows(self, pid: int) -> bool:
-        """Judge a process in its exec stop."""
+    def allows(self, pid: int, parent: str) -> bool:
+        """Judge a process in its exec stop; `parent` is the file that it ran before."""
         try:
             exe = os.readlink(f"{pid}/exe", dir_fd=self.proc)
             argv = ptrace.arguments(self.proc, pid)
@@ -176,7 +188,7 @@ class Judge:
         if expected and len(argv) > 1 and self.same_file(pid, argv[-1 if len(argv) == 2 else 1], expected):
             self.report(pid, exe, argv, allowed=True, reason=f"interpreter of {expected}")
             return True
-        rule = self.rules.decide(exe, argv, script)
+        rule = self.rules.decide(exe, argv, script=script, parent=parent)
         if rule is not None and script and exe in _ENV:
             self.through_env[pid] = script
         self.report(pid, script or exe, argv, allowed=rule is not None, reason="" if rule else "no rule allows it")

@@ -16,7 +16,8 @@ def main() -> None:
     # Run as a file by an isolated interpreter, so the package is not on its path yet.
     package_root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     sys.path.insert(0, package_root)
-    from agentbox.isolation.launcher import box, wire
+    from agentbox.isolation.launcher import box, orphans, wire
+    from agentbox.isolation.launcher.steps import StepError
     from agentbox.linux import process
 
     if sys.platform == "linux":
@@ -36,6 +37,7 @@ def main() -> None:
     poller = select.poll()
     poller.register(owner, select.POLLIN)
     poller.register(wake_read, select.POLLIN)
+    without_namespaces: set[int] = set()
     while True:
         for fd, _ in poller.poll():
             if fd == wake_read:
@@ -50,7 +52,7 @@ def main() -> None:
             except OSError as error:
                 pid = -1
                 with socket.socket(fileno=os.dup(descriptors[0])) as sock:
-                    box.report_failure(sock, box.StepError("fork", error))
+                    box.report_failure(sock, StepError("fork", error))
             if pid == 0:
                 signal.set_wakeup_fd(-1)
                 # Requests that wait in the buffer hold other boxes' descriptors.
@@ -58,11 +60,17 @@ def main() -> None:
                 for fd in (owner.detach(), wake_read, wake_write):
                     os.close(fd)
                 _live(message["box"], descriptors)
+            if pid > 0 and not message["box"]["namespaces"]:
+                without_namespaces.add(pid)
             for fd in descriptors:
                 os.close(fd)
         with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if ended.si_pid in without_namespaces:
+                    # Before it is reaped, which is what the owner waits for.
+                    orphans.sweep(without_namespaces)
+                    without_namespaces.discard(ended.si_pid)
+                os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 def _live(plan: dict[str, object], descriptors: list[int]) -> None:

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: MIT
+"""The box's view of the file system, from an empty tmpfs to a sealed root."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+from agentbox.isolation.launcher.steps import step
+from agentbox.linux import mounts, namespaces, process
+
+# Any directory that exists everywhere will do to hang the new root on; pivot_root makes it "/" a moment later.
+_STAGE = "/usr"
+_READ_ONLY = mounts.ATTR_RDONLY | mounts.ATTR_NOSUID | mounts.ATTR_NODEV
+_WRITABLE = mounts.ATTR_NOSUID | mounts.ATTR_NODEV
+_CHANNEL_BACKLOG = 256
+
+
+def open_trees(plan: dict[str, Any]) -> dict[str, int]:
+    """Detached copies of everything that the host lends: by target, in the order in which they must be attached.
+
+    Called by root before it gives its identity up, so that directories only root can reach can be lent, or by an
+    ordinary user inside its user namespace.
+    """
+    trees = {}
+    for source, target in plan["binds"]:
+        trees[target] = mounts.clone_tree(source)
+        mounts.set_attributes(trees[target], _READ_ONLY)
+    for name in plan["devices"]:
+        trees[f"/dev/{name}"] = mounts.clone_tree(f"/dev/{name}", recursive=False)
+    maps: dict[int, int] = {}
+    for path, writable in sorted(plan["grants"]):
+        tree = trees[path] = mounts.clone_tree(path)
+        mounts.set_attributes(tree, _WRITABLE if writable else _READ_ONLY)
+        if process.has_capability(process.CAP_SYS_ADMIN) and os.geteuid() == 0 and plan["host_uid"] != 0:
+            # As root the box has an id of its own; the project's owner must look like that id, and what the box
+            # makes must belong to the owner on the disk.
+            owner = os.fstat(tree).st_uid
+            if owner not in maps:
+                maps[owner] = namespaces.mapping_namespace(owner, plan["host_uid"])
+            with step(f"map the owner of {path}"):
+                mounts.map_ids(tree, maps[owner])
+    for fd in maps.values():
+        os.close(fd)
+    return trees
+
+
+def build(plan: dict[str, Any], trees: dict[str, int]) -> socket.socket | None:
+    """Make the root of this mount namespace and move into it. Returns the listener of the guard's channel, where the
+    plan has one."""
+    os.umask(0o022)
+    with step("new root"):
+        options = {"size": str(plan["disk_bytes"]), "nr_inodes": str(plan["inodes"]), "mode": "0755"}
+        top = mounts.new_filesystem("tmpfs", mounts.ATTR_NOSUID | mounts.ATTR_NODEV, **options)
+        mounts.attach(top, _STAGE)
+        os.close(top)
+        os.chdir(_STAGE)
+    with step("writable directories"):
+        _open_writable(plan)
+    for path, text in plan["files"]:
+        with step(f"write {path}"):
+            _write(path, text.encode())
+    for path, target in plan["links"]:
+        with step(f"link {path}"):
+            os.makedirs(os.path.dirname(f".{path}"), exist_ok=True)
+            os.symlink(target, f".{path}")
+    for target, tree in trees.items():
+        with step(f"mount {target}"):
+            _make_mount_point(f".{target}", tree)
+            mounts.attach(tree, f".{target}")
+            os.close(tree)
+    with step("hide"):
+        _hide(plan)
+    with step("working directory"):
+        os.makedirs(f".{plan['workspace']}", exist_ok=True)
+    with step("mount /proc"):
+        _mount_proc(plan)
+    with step("mount /dev/pts"):
+        os.makedirs("./dev/pts")
+        flags = mounts.MS_NOSUID | mounts.MS_NOEXEC
+        mounts.mount("devpts", "./dev/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=0620")
+        os.symlink("pts/ptmx", "./dev/ptmx")
+    channel = None
+    if plan["channel"]:
+        with step("guard's channel"):
+            channel = _listen(f".{plan['channel']}")
+    with step("pivot"):
+        mounts.pivot_here()
+    with step("seal root"):
+        top = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        mounts.set_attributes(top, _READ_ONLY, recursive=False)
+        os.close(top)
+    return channel
+
+
+def _listen(path: str) -> socket.socket:
+    """A socket that is made inside and served outside: the owner accepts on it."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    listener.listen(_CHANNEL_BACKLOG)
+    return listener
+
+
+def _hide(plan: dict[str, Any]) -> None:
+    """Cover what a grant shows and the policy denies: a directory with an empty one, a file with one that opens for
+    nobody."""
+    covered = [path for path in plan["hidden"] if os.path.lexists(f".{path}")]
+    if not covered:
+        return
+    os.mkdir("./hidden", 0o700)
+    os.mkdir("./hidden/directory", 0)
+    os.close(os.open("./hidden/file", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0))
+    for path in covered:
+        cover = "directory" if os.path.isdir(f".{path}") else "file"
+        tree = mounts.clone_tree(f"./hidden/{cover}", recursive=False)
+        mounts.set_attributes(tree, _READ_ONLY, recursive=False)
+        mounts.attach(tree, f".{path}")
+        os.close(tree)
+    os.unlink("./hidden/file")
+    os.rmdir("./hidden/directory")
+    os.rmdir("./hidden")
+
+
+def _open_writable(plan: dict[str, Any]) -> None:
+    """Directories of the root's tmpfs that stay writable when the root is sealed: each is a mount of its own. They
+    share the one file system, so the disk limit holds their sum."""
+    for path, mode in plan["writable"]:
+        os.makedirs(f".{path}")
+        os.chmod(f".{path}", mode)
+        mounts.bind(f".{path}", f".{path}")
+
+
+def _mount_proc(plan: dict[str, Any]) -> None:
+    os.makedirs("./proc", exist_ok=True)
+    flags = mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC
+    mounts.mount("proc", "./proc", "proc", flags)
+    for path in plan["proc_masked_files"]:
+        if os.path.exists(f".{path}"):
+            mounts.bind("./dev/null", f".{path}")
+    empty = None
+    for path in plan["proc_masked_directories"]:
+        if os.path.isdir(f".{path}"):
+            if empty is None:
+                os.mkdir("./empty", 0o555)
+                empty = "./empty"
+            mounts.bind(empty, f".{path}")
+    if empty is not None:
+        os.rmdir(empty)
+    for path in plan["proc_read_only"]:
+        if os.path.exists(f".{path}"):
+            tree = mounts.clone_tree(f".{path}")
+            mounts.set_attributes(tree, mounts.ATTR_RDONLY)
+            mounts.attach(tree, f".{path}")
+            os.close(tree)
+
+
+def _make_mount_point(path: str, tree: int) -> None:
+    if os.path.isdir(f"/proc/self/fd/{tree}"):
+        os.makedirs(path, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+
+
+def _write(path: str, content: bytes) -> None:
+    os.makedirs(os.path.dirname(f".{path}"), exist_ok=True)
+    fd = os.open(f".{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(fd, content)
+    finally:
+        os.close(fd)
