@@ -147,11 +147,72 @@ class RunResult:
 
 
 @dataclass(frozen=True, slots=True)
+class FileGrant:
+    """A path that a box may read, and write when `writable`, with everything below it.
+
+    `held_by` is KERNEL where the grant can be given exactly, INTERPRETER where the path is wider than the rule and
+    only the guard can narrow it. A path that is not `present` cannot be mounted; a program may want to make it.
+    """
+
+    path: str
+    writable: bool
+    present: bool
+    held_by: Layer
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileDenial:
+    """A path taken out of the grants, with everything below it: `hidden`, or else read-only.
+
+    One that is not `present` can be refused by the guard only, until something makes it.
+    """
+
+    path: str
+    hidden: bool
+    present: bool
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRule:
+    """An exec rule: the resolved file, the words its argv begins with (the first is its name), the directories of
+    programs that come with it. `program` None matches nothing, or in a denial every program of that name."""
+
+    deny: bool
+    program: str | None
+    words: tuple[str, ...]
+    libexec: tuple[str, ...]
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextRule:
+    """A rule for environment variables or hosts, by its value."""
+
+    deny: bool
+    value: str
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
 class Confinement:
-    """What a box may touch, compiled from policy and limits; isolation backends are handed this, never a policy."""
+    """What a box may touch, compiled from policy and limits; isolation backends are handed this, never a policy.
+
+    `read_only` are directories of the interpreter. The rest is empty where a run has no policy. `programs`,
+    `variables` and `hosts` hold one tuple for each policy, and every policy must allow. `interpreter_only` are the
+    rules that no layer below the guard can hold completely.
+    """
 
     limits: Limits
     read_only: tuple[str, ...] = ()
+    files: tuple[FileGrant, ...] = ()
+    file_denials: tuple[FileDenial, ...] = ()
+    programs: tuple[tuple[ProgramRule, ...], ...] = ()
+    variables: tuple[tuple[TextRule, ...], ...] = ()
+    hosts: tuple[tuple[TextRule, ...], ...] = ()
+    interpreter_only: tuple[str, ...] = ()
+    policy_sha256: str | None = None
 
 
 _ENTRY = re.compile(r"[A-Za-z0-9._-]+(:\d{1,5})?\Z")

@@ -69,10 +69,15 @@ def errors_table() -> str:
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    """The group and each command, with what a user types."""
-    yield "agentbox", cli
-    for name, command in sorted(cli.commands.items()):
-        yield f"agentbox {name}", command
+    """The group, each command, and each command of a command, with what a user types."""
+    yield from _commands("agentbox", cli)
+
+
+def _commands(typed: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield typed, command
+    if isinstance(command, click.Group):
+        for name, inner in sorted(command.commands.items()):
+            yield from _commands(f"{typed} {name}", inner)
 
 
 def help_texts() -> str:

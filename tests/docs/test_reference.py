@@ -7,6 +7,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+import click
 import pytest
 
 from agentbox import __version__
@@ -59,6 +60,9 @@ def test_every_command_and_option_has_a_help_text() -> None:
     for typed, command in commands():
         assert command.help, f"{typed} has no help"
         for parameter in command.params:
+            if isinstance(parameter, click.Argument):
+                # Old versions of click have no help for arguments: the command's own help speaks of them.
+                continue
             assert getattr(parameter, "help", None), f"{typed} {parameter.name} has no help"
 
 

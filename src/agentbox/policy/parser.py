@@ -36,6 +36,7 @@ def parse(
     *,
     root: str,
     path: str | None = None,
+    display: str | None = None,
     home: str | None = None,
     resolve: Callable[[str], str] | None = None,
     find_program: Callable[[str], str | None] | None = None,
@@ -44,11 +45,12 @@ def parse(
 ) -> Policy:
     """The policy that `text` says. Raises PolicySyntaxError.
 
-    `root` is the absolute directory that relative paths of rules start from, `path` the file of the text as the user
-    named it (relative to `root`), `home` what `~` means. `resolve` takes an absolute path to one without links
-    (default: as if there were none), `find_program` a program's name or absolute path to its resolved file (default:
-    none is found, so that no exec rule allows anything), `read_include` an absolute path to the content of a file,
-    raising OSError (default: `include:` is an error).
+    `root` is the absolute directory that relative paths of rules start from. `path` is the file of the text, absolute
+    or relative to `root`; errors name it by `display`, else by `path`. `home` is what `~` means. `resolve` takes an
+    absolute path to one without links (default: as if there were none), `find_program` a bare name or an absolute path
+    to the resolved file of a program (default: none is found, so that no exec rule allows anything), `libexec_of` such
+    a file to the directories of its own parts, `read_include` an absolute path to the content of a file, raising
+    OSError (default: `include:` is an error).
     """
     if not root.startswith("/"):
         raise ValueError(f"root must be an absolute path, not {root!r}")
@@ -62,7 +64,7 @@ def parse(
     )
     file = "" if path is None else _joined(surroundings.root, path)
     reading = _Reading(surroundings, read_include)
-    rules = tuple(reading.file(text, "<policy>" if path is None else path, file, 0))
+    rules = tuple(reading.file(text, display or path or "<policy>", file, 0))
     sources = tuple(dict.fromkeys(resolver(source) for source in reading.sources))
     return Policy(rules, surroundings.root, surroundings.home, sources)
 
