@@ -136,9 +136,17 @@ def _mount_proc(plan: dict[str, Any]) -> None:
     os.makedirs("./proc", exist_ok=True)
     flags = mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC
     mounts.mount("proc", "./proc", "proc", flags)
+    # Not /dev/null: that opens for writing, as if the kernel's file did. The guest owns this one, so it is read-only.
+    os.close(os.open("./nothing", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o444))
+    nothing = mounts.clone_tree("./nothing", recursive=False)
+    mounts.set_attributes(nothing, mounts.ATTR_RDONLY | mounts.ATTR_NOSUID | mounts.ATTR_NODEV)
+    mounts.attach(nothing, "./nothing")
+    os.close(nothing)
     for path in plan["proc_masked_files"]:
         if os.path.exists(f".{path}"):
-            mounts.bind("./dev/null", f".{path}")
+            mounts.bind("./nothing", f".{path}")
+    mounts.detach("./nothing")
+    os.unlink("./nothing")
     empty = None
     for path in plan["proc_masked_directories"]:
         if os.path.isdir(f".{path}"):
