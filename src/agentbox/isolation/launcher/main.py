@@ -37,7 +37,7 @@ def main() -> None:
     poller = select.poll()
     poller.register(owner, select.POLLIN)
     poller.register(wake_read, select.POLLIN)
-    without_namespaces: set[int] = set()
+    forked: dict[int, bool] = {}
     while True:
         for fd, _ in poller.poll():
             if fd == wake_read:
@@ -60,16 +60,15 @@ def main() -> None:
                 for fd in (owner.detach(), wake_read, wake_write):
                     os.close(fd)
                 _live(message["box"], descriptors)
-            if pid > 0 and not message["box"]["namespaces"]:
-                without_namespaces.add(pid)
+            forked[pid] = message["box"]["namespaces"]
             for fd in descriptors:
                 os.close(fd)
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-                if ended.si_pid in without_namespaces:
-                    # Before it is reaped, which is what the owner waits for.
-                    orphans.sweep(without_namespaces)
-                    without_namespaces.discard(ended.si_pid)
+                if not forked.get(ended.si_pid, True):
+                    # Before the init is reaped: its owner waits for that, and then nothing may be left.
+                    orphans.sweep(forked)
+                forked.pop(ended.si_pid, None)
                 os.waitpid(ended.si_pid, os.WNOHANG)
 
 

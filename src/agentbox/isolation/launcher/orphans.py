@@ -8,11 +8,12 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Collection
 
 _PATIENCE_SECONDS = 10
 
 
-def sweep(forked: set[int]) -> None:
+def sweep(forked: Collection[int]) -> None:
     """Kill and reap every child of this process that it did not fork itself, with all below it. Inits of PID
     namespaces come here too, when the process that made them has done its part: they stay."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
