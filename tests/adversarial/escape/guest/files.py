@@ -153,6 +153,22 @@ def open_a_kernel_setting_for_writing():
 
 
 @attack
+def write_to_or_unmask_a_hidden_file_of_the_kernel():
+    paths = ["/proc/kcore", "/proc/kallsyms", "/proc/kmsg", "/proc/keys", "/proc/timer_list", "/proc/sysrq-trigger"]
+    paths += ["/proc/config.gz", "/proc/modules", "/proc/interrupts", "/proc/vmallocinfo"]
+    found = []
+    for path in paths:
+        if os.path.exists(path):
+            found += [path for flags in (os.O_WRONLY, os.O_RDWR) if opens(path, flags)]
+            if not refused(os.chmod, path, 0o666) or not refused(os.truncate, path, 1) or not refused(os.unlink, path):
+                found.append(path + " changed")
+    for path in ("/proc/acpi", "/proc/scsi", "/proc/driver", "/proc/asound"):
+        if os.path.isdir(path) and (os.listdir(path) or not refused(open, path + "/planted", "w")):
+            found.append(path)
+    return ", ".join(found) or None
+
+
+@attack
 def write_to_a_control_group():
     found = []
     for directory, _, names in os.walk("/sys/fs/cgroup"):
