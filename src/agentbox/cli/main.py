@@ -13,7 +13,12 @@ from agentbox.cli import exit_codes
 from agentbox.cli.console import fail
 from agentbox.cli.doctor import doctor
 from agentbox.cli.health import health
+from agentbox.cli.key import key
+from agentbox.cli.policy import policy
+from agentbox.cli.run import init, run
 from agentbox.cli.serve import serve
+from agentbox.cli.show import show
+from agentbox.cli.verify import verify
 
 
 @click.group()
@@ -22,7 +27,7 @@ def cli() -> None:
     """Run code that an AI agent wrote in a box."""
 
 
-for command in (serve, health, doctor):
+for command in (init, run, show, verify, policy, key, serve, health, doctor):
     cli.add_command(command)
 
 

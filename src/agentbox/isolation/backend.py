@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from agentbox.isolation.boxes import Box, CommandExit
 from agentbox.isolation.facilities import Facilities
@@ -54,6 +55,31 @@ class LiveBox:
     ) -> asyncio.Future[CommandExit]:
         """Start a program. Raises OSError when it cannot be executed."""
         return await self._box.start(argv, dict(env), cwd, stdio)
+
+    async def start_with_signals(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, stdio: Sequence[int]
+    ) -> tuple[int, asyncio.Future[CommandExit]]:
+        """Start a program and get its id for `signal` too. Raises OSError when it cannot be executed."""
+        return await self._box.start_with_signals(argv, dict(env), cwd, stdio)
+
+    async def start_on_terminal(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, size: tuple[int, int]
+    ) -> tuple[int, asyncio.Future[CommandExit], int]:
+        """Start a program on a new terminal of the box; see Box.start_on_terminal."""
+        return await self._box.start_on_terminal(argv, dict(env), cwd, size)
+
+    async def signal(self, key: int, number: int) -> None:
+        """Send a signal to a program's process group."""
+        await self._box.signal(key, number)
+
+    def kill(self) -> None:
+        """Begin killing everything in the box."""
+        self._box.kill()
+
+    @property
+    def channel(self) -> socket.socket | None:
+        """The listener on which guards connect, where the plan has one."""
+        return self._box.channel
 
     def ended(self, ending: CommandExit) -> None:
         """Note how the main program ended, for `usage` on hosts without cgroups."""
@@ -109,9 +135,14 @@ class LiveBox:
 
 
 async def build_in_cgroup(
-    facilities: Facilities, plan: LaunchPlan, confinement: Confinement, on_gone: Callable[[], None]
+    facilities: Facilities,
+    plan: LaunchPlan,
+    confinement: Confinement,
+    on_gone: Callable[[], None],
+    on_spawn: Callable[[dict[str, Any]], None] | None = None,
 ) -> LiveBox:
-    """Build the box of `plan` inside a control group of its own, where this host has them.
+    """Build the box of `plan` inside a control group of its own, where this host has them. `on_spawn` gets what the
+    exec judge reports.
 
     Raises IsolationError; nothing is left then, and `on_gone` was not called.
     """
@@ -119,7 +150,7 @@ async def build_in_cgroup(
     if facilities.cgroups is not None:
         cgroup = facilities.cgroups.create(secrets.token_hex(8), _cgroup_limits(confinement.limits))
     try:
-        box = await facilities.launcher.build(plan, cgroup.attach_fds() if cgroup else ())
+        box = await facilities.launcher.build(plan, cgroup.attach_fds() if cgroup else (), on_spawn)
     except BaseException:
         if cgroup is not None:
             await asyncio.to_thread(cgroup.destroy)

@@ -306,8 +306,14 @@ class Box:
 
         Raises OSError with the reason when it cannot be executed.
         """
-        _, ended, _ = await self._start({"argv": list(argv), "env": env, "cwd": cwd}, stdio)
-        return ended
+        return (await self.start_with_signals(argv, env, cwd, stdio))[1]
+
+    async def start_with_signals(
+        self, argv: Sequence[str], env: dict[str, str], cwd: str, stdio: Sequence[int]
+    ) -> tuple[int, asyncio.Future[CommandExit]]:
+        """As `start`, and returns the program's id for `signal` too."""
+        key, ended, _ = await self._start({"argv": list(argv), "env": env, "cwd": cwd}, stdio)
+        return key, ended
 
     async def start_on_terminal(
         self, argv: Sequence[str], env: dict[str, str], cwd: str, size: tuple[int, int]
@@ -321,7 +327,7 @@ class Box:
         return key, ended, master
 
     async def signal(self, key: int, number: int) -> None:
-        """Send a signal to the process group of a program that was started on a terminal."""
+        """Send a signal to the process group of a program."""
         await self._channel.send({"signal": {"id": key, "number": number}})
 
     async def _start(

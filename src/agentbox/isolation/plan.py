@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from agentbox.models import Confinement
+from agentbox.models import Confinement, ProgramRule
 
 GUEST_UID = 1000
 WORKSPACE = "/work"
@@ -97,7 +98,8 @@ class LaunchPlan:
     hidden: tuple[str, ...] = ()
     channel: str = ""
     judge: bool = False
-    exec_rules: tuple[dict[str, object], ...] | None = None
+    exec_rules: tuple[tuple[dict[str, object], ...], ...] | None = None
+    command: dict[str, object] | None = None
 
 
 def jail_plan(
@@ -161,3 +163,70 @@ def unisolated_plan(
         ),
         watch_memory_bytes=0 if memory_held_by_cgroup else limits.memory_mb * _MIB,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentView:
+    """What a box that runs an agent shows besides the policy's files, and how it is watched.
+
+    `directory` is the working directory. `shown` are host paths lent read-only: the command's own program and its
+    modules, the guard. `command` is the program's real path and the words behind its name.
+    """
+
+    directory: str
+    shown: tuple[tuple[str, str], ...]
+    files: tuple[tuple[str, str], ...]
+    command: tuple[str, tuple[str, ...]]
+    channel: str
+    home: str
+
+
+def agent_plan(
+    confinement: Confinement,
+    host: HostView,
+    view: AgentView,
+    *,
+    host_uid: int,
+    host_gid: int,
+    memory_held_by_cgroup: bool,
+) -> LaunchPlan:
+    """The plan of a box that shows a project at the host's own paths, as far as the policy grants it."""
+    base = jail_plan(
+        confinement, host, host_uid=host_uid, host_gid=host_gid, memory_held_by_cgroup=memory_held_by_cgroup
+    )
+    grants = {grant.path: grant.writable for grant in confinement.files if grant.present}
+    for denial in confinement.file_denials:
+        if denial.present and not denial.hidden:
+            grants[denial.path] = False
+    # What a grant shows anyway needs no mount of its own.
+    shown = [
+        (source, target) for source, target in view.shown if not (source == target and _is_covered(source, grants))
+    ]
+    return replace(
+        base,
+        workspace=view.directory,
+        binds=(*base.binds, *shown),
+        files=(*base.files, *view.files),
+        writable=(("/tmp", 0o1777), ("/dev/shm", 0o1777), (view.home, 0o700)),  # noqa: S108
+        grants=tuple(sorted(grants.items())),
+        hidden=tuple(denial.path for denial in confinement.file_denials if denial.present and denial.hidden),
+        channel=view.channel,
+        judge=True,
+        exec_rules=tuple(tuple(map(_exec_rule, programs)) for programs in confinement.programs),
+        command={"exe": view.command[0], "args": view.command[1]},
+    )
+
+
+def _is_covered(path: str, grants: Iterable[str]) -> bool:
+    return any(path == grant or path.startswith(grant.rstrip("/") + "/") for grant in grants)
+
+
+def _exec_rule(rule: ProgramRule) -> dict[str, object]:
+    return {
+        "exe": rule.program or "",
+        "name": rule.words[0],
+        "args": rule.words[1:],
+        "libexec": rule.libexec,
+        "deny": rule.deny,
+        "rule": rule.rule,
+    }

@@ -3,8 +3,7 @@
 
 A rule is a dict, since it travels in the launch plan: `exe` is the real path of the program, `name` the word that
 names it, `args` the words that must follow, `libexec` directories whose programs only this program may start (git and
-/usr/lib/git-core), `deny` whether it forbids, `once` whether it is used up by its first use and must fit the whole
-argv. The meaning is that of policy/answers/programs.py.
+/usr/lib/git-core), `deny` whether it forbids. The meaning is that of policy/answers/programs.py.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 Rule = dict[str, Any]
 
-_DEFAULTS: Rule = {"name": "", "args": [], "libexec": [], "deny": False, "once": False}
+_DEFAULTS: Rule = {"name": "", "args": [], "libexec": [], "deny": False}
 _VERSION = b"0123456789.-"
 
 
@@ -48,11 +47,7 @@ class ExecRules:
         for rule in self._rules:
             if rule["deny"]:
                 continue
-            if rule["once"]:
-                if target == rule["exe"] and words == _encoded(rule["args"]):
-                    self._rules.remove(rule)
-                    return rule
-            elif target == rule["exe"]:
+            if target == rule["exe"]:
                 # What an allowed program starts of itself comes with it; else the name must belong to the rule, since
                 # on some hosts many programs are one file.
                 if parent == target or (_same_name(called, rule["name"] or target) and _begins(words, rule)):

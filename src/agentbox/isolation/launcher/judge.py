@@ -40,7 +40,10 @@ class Judge:
         self.proc = proc
         self.owner = owner
         self.init_pid = init_pid
-        self.rules = None if plan["exec_rules"] is None else ExecRules(plan["exec_rules"])
+        # One set for each policy; every one of them must allow.
+        self.rules = None if plan["exec_rules"] is None else [ExecRules(rules) for rules in plan["exec_rules"]]
+        # The command that the user typed: granted once, as that very file and argv.
+        self.command = plan["command"]
         # A script that `env` was started for: the interpreter that env starts in the same process belongs to it.
         self.through_env: dict[int, str] = {}
         # What a process was before the execve that is being judged.
@@ -80,19 +83,27 @@ class Judge:
         call = notify.receive(self.listener)
         if call is None:
             return
-        named, parent = self.target_of(call), self.program_of(call.pid)
+        parent = self.program_of(call.pid)
+        try:
+            named = self.target_of(call)
+        except OSError as error:
+            # Nothing to run there, as when a program looks along PATH; saying no is safe whatever the caller's memory
+            # says by now.
+            notify.refuse(self.listener, call, error.errno or errno.ENOENT)
+            return
         if not notify.still_waiting(self.listener, call):
             return
         if self.rules is not None and named and not self.worth_a_look(call.pid, named, parent):
             self.report(call.pid, named, [], allowed=False, reason="no rule names this program")
             notify.refuse(self.listener, call, errno.EACCES)
             return
-        try:
-            ptrace.seize(call.pid)
-        except OSError:
-            # Dying, or a second execve of a process that is being judged.
-            notify.refuse(self.listener, call, errno.EAGAIN)
-            return
+        # Still traced when an execve failed and the next came before its stop was seen.
+        if call.pid not in self.parents:
+            try:
+                ptrace.seize(call.pid)
+            except OSError:
+                notify.refuse(self.listener, call, errno.EAGAIN)
+                return
         self.parents[call.pid] = parent
         notify.let_through(self.listener, call)
         # An execve that fails comes back to the program; this makes it stop there, so that it can be let go.
@@ -101,7 +112,9 @@ class Judge:
 
     def worth_a_look(self, pid: int, path: str, parent: str) -> bool:
         """Whether any rule could allow this file, itself or as the interpreter of an allowed script."""
-        return self.rules is None or self.rules.may_start(path, parent) or pid in self.through_env
+        if self.rules is None or pid in self.through_env or (self.command and path == self.command["exe"]):
+            return True
+        return all(rules.may_start(path, parent) for rules in self.rules)
 
     def program_of(self, pid: int) -> str:
         """The file that a process runs, '' when that cannot be told."""
@@ -111,18 +124,12 @@ class Judge:
             return ""
 
     def target_of(self, call: notify.Notification) -> str:
-        """The real path of the file that the caller names now, '' when that cannot be told."""
-        at, address, flags = _AT_FDCWD, call.arguments[0], 0
+        """The real path of the file that the caller names now. Raises OSError when there is none."""
+        at, address = _AT_FDCWD, call.arguments[0]
         if call.number == self.execveat:
-            at, address, flags = _signed(call.arguments[0]), call.arguments[1], call.arguments[4]
-        del flags
-        try:
-            name = ptrace.read_string(self.proc, call.pid, address)
-            if at == _AT_FDCWD:
-                return self.resolve(call.pid, name, "cwd")
-            return self.resolve(call.pid, name, f"fd/{at}")
-        except OSError:
-            return ""
+            at, address = _signed(call.arguments[0]), call.arguments[1]
+        name = ptrace.read_string(self.proc, call.pid, address)
+        return self.resolve(call.pid, name, "cwd" if at == _AT_FDCWD else f"fd/{at}")
 
     def resolve(self, pid: int, name: bytes, start: str) -> str:
         """Where a path leads for that process. Raises OSError."""
@@ -185,14 +192,27 @@ class Judge:
             self.report(pid, exe, argv, allowed=True, reason="")
             return True
         expected = self.through_env.pop(pid, "")
-        if expected and len(argv) > 1 and self.same_file(pid, argv[-1 if len(argv) == 2 else 1], expected):
+        if expected and len(argv) > 1 and self.same_file(pid, argv[1], expected):
             self.report(pid, exe, argv, allowed=True, reason=f"interpreter of {expected}")
             return True
-        rule = self.rules.decide(exe, argv, script=script, parent=parent)
-        if rule is not None and script and exe in _ENV:
+        reason = self.reason_to_allow(script or exe, exe, argv, script, parent)
+        if reason and script and exe in _ENV:
             self.through_env[pid] = script
-        self.report(pid, script or exe, argv, allowed=rule is not None, reason="" if rule else "no rule allows it")
-        return rule is not None
+        self.report(pid, script or exe, argv, allowed=bool(reason), reason=reason or "no rule allows it")
+        return bool(reason)
+
+    def reason_to_allow(self, target: str, exe: str, argv: list[bytes], script: str, parent: str) -> str:
+        """Why a program may run, '' when it may not."""
+        command = self.command
+        if command and target == command["exe"]:
+            words = argv[1:] if not script else argv[len(argv) - len(command["args"]) :] if command["args"] else []
+            if words == [word.encode(errors="surrogateescape") for word in command["args"]]:
+                self.command = None
+                return "the command itself"
+        found = [rules.decide(exe, argv, script=script, parent=parent) for rules in self.rules or ()]
+        if not found or None in found:
+            return ""
+        return "; ".join(str(rule["rule"]) for rule in found if rule is not None)
 
     def script_of(self, pid: int, exe: str) -> str:
         """The script that the kernel started `exe` for, '' when `exe` itself was executed."""

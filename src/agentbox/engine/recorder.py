@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: MIT
+"""The single writer of a run's trace: what guests claim, what the exec judge saw, what the runner did."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from agentbox.errors import TraceError
+from agentbox.trace import frames
+from agentbox.trace.record import RUN_END
+from agentbox.trace.writer import Head, TraceWriter
+
+_READ_BYTES = 1 << 16
+_TICK_SECONDS = 0.5
+_SO_PEERCRED = 17
+_MAX_CONNECTIONS = 1024
+# After the box is dead, what its guards had written is still in the sockets; this bounds a wait that should be none.
+_DRAIN_SECONDS = 5
+
+
+class Recorder:
+    """Writes one trace. `on_failure` is called once when nothing more can be recorded: the run must end then."""
+
+    def __init__(self, writer: TraceWriter, on_failure: Callable[[TraceError], None]) -> None:
+        self._writer = writer
+        self._on_failure = on_failure
+        self._connections: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
+        self._ticking = asyncio.create_task(self._tick())
+        self.failure: TraceError | None = None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Records so far by kind; deny records of programs that ran on (observed only) count too."""
+        return dict(self._writer.counts)
+
+    def listen(self, listener: socket.socket) -> None:
+        """Serve the guards that connect to a box's channel."""
+        listener.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept(listener))
+
+    def spawned(self, report: dict[str, Any]) -> None:
+        """Record what the exec judge reports."""
+        target = {"argv": report["argv"], "exe": report["exe"]}
+        if report["allowed"]:
+            self._record("observe", "proc.exec", {**target, "rule": report["reason"]}, "kernel", report["pid"])
+        else:
+            denied = {**target, "target": report["exe"], "enforced": True, "reason": report["reason"]}
+            self._record("deny", "exec", denied, "kernel", report["pid"])
+
+    def note(self, kind: Any, op: str, args: dict[str, Any]) -> None:
+        """Record something that the runner itself did or saw."""
+        self._record(kind, op, args, "supervisor", None)
+
+    async def finish(self, returncode: int, details: dict[str, Any]) -> Head | None:
+        """Read what is still in the sockets, write the end, seal. None when the trace had failed before."""
+        self._ticking.cancel()
+        if self._accepting is not None:
+            self._accepting.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                await asyncio.gather(*self._connections, return_exceptions=True)
+        for connection in self._connections:
+            connection.cancel()
+        if self.failure is not None:
+            self._writer.close()
+            return None
+        self._record("meta", RUN_END, {"returncode": returncode, **details}, "supervisor", None)
+        try:
+            return await asyncio.to_thread(self._writer.seal)
+        except TraceError as error:
+            self._failed(error)
+            return None
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            try:
+                self._writer.tick()
+            except TraceError as error:
+                self._failed(error)
+                return
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError:
+                return
+            if len(self._connections) >= _MAX_CONNECTIONS:
+                # A guard that cannot record refuses its effect.
+                connection.close()
+                continue
+            serving = asyncio.create_task(self._serve(connection))
+            self._connections.add(serving)
+            serving.add_done_callback(self._connections.discard)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        connection.setblocking(False)
+        pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, 12))
+        parser = frames.FrameParser()
+        with connection, contextlib.suppress(OSError):
+            while data := await loop.sock_recv(connection, _READ_BYTES):
+                answers = bytearray()
+                try:
+                    for message in parser.feed(data):
+                        request = frames.request_of(message)
+                        self._claimed(request, pid)
+                        if request.ack:
+                            answers += frames.answer(request.id, ok=self.failure is None)
+                except frames.FrameError as error:
+                    self._record("observe", "frame.refused", {"reason": error.reason}, "supervisor", pid)
+                    return
+                if answers:
+                    self._flush()
+                    await loop.sock_sendall(connection, answers)
+
+    def _claimed(self, request: frames.Request, pid: int) -> None:
+        if self.failure is not None:
+            return
+        try:
+            self._writer.append(
+                request.kind,  # type: ignore[arg-type]  # request_of checked it
+                request.op,
+                request.args,
+                result=request.result,
+                origin="guest",
+                pid=max(pid, 0),
+                lane=request.lane,
+            )
+        except TraceError as error:
+            self._failed(error)
+
+    def _record(self, kind: Any, op: str, args: dict[str, Any], origin: Any, pid: int | None) -> None:
+        if self.failure is not None:
+            return
+        try:
+            self._writer.append(kind, op, args, origin=origin, pid=pid)
+        except TraceError as error:
+            self._failed(error)
+
+    def _flush(self) -> None:
+        try:
+            self._writer.flush()
+        except TraceError as error:
+            self._failed(error)
+
+    def _failed(self, error: TraceError) -> None:
+        if self.failure is None:
+            self.failure = error
+            self._on_failure(error)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: MIT
+"""Where a run's trace lies: `.agentbox/runs/ID/trace.jsonl`, with `trace.jsonl` as a link to the last one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from pathlib import Path
+
+from agentbox.errors import TraceError
+
+LINK = "trace.jsonl"
+DIRECTORY = ".agentbox"
+
+
+class RunFiles:
+    """The files of one run. An explicit trace path must not exist yet; else each run has a directory of its own."""
+
+    def __init__(self, directory: Path, explicit: Path | None) -> None:
+        self._directory = directory
+        self._explicit = explicit is not None
+        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        self.trace = explicit if explicit is not None else directory / DIRECTORY / "runs" / name / LINK
+
+    def open(self) -> None:
+        """Make the directory. Raises TraceError."""
+        if self._explicit:
+            if os.path.lexists(self.trace):
+                raise TraceError(
+                    f"{self.trace} exists already",
+                    hint="name another file, or leave -t out: then each run gets a file of its own",
+                )
+            return
+        try:
+            self.trace.parent.mkdir(parents=True, mode=0o700)
+        except OSError as error:
+            raise TraceError(
+                f"{self.trace.parent} cannot be made: {error.strerror}",
+                hint="run in a directory that you may write to, or name a trace file with -t",
+            ) from error
+
+    def link(self) -> None:
+        """Point `trace.jsonl` at this run's trace. A file of that name that is no link is kept as it is."""
+        if self._explicit:
+            return
+        link = self._directory / LINK
+        if os.path.lexists(link) and not link.is_symlink():
+            return
+        temporary = self.trace.parent / "link"
+        with contextlib.suppress(OSError):
+            temporary.symlink_to(os.path.relpath(self.trace, self._directory))
+            temporary.replace(link)
+
+    def close(self) -> None:
+        """Nothing is removed: traces are kept."""
