@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+import venv
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.adversarial.conftest import Jail
-from tests.adversarial.guests import attacks_of, execute, perform
+from tests.adversarial.guests import attacks_of, execute, output_of, perform
+from tests.running_server import RunningServer
 from tests.standing import NAMES
 
 GUEST = Path(__file__).with_name("guest")
@@ -43,6 +48,28 @@ def test_a_guest_cannot(
     assert attack in found, f"the attack did not run: {found}"
     assert found[attack] is None, found[attack]
     assert not touched, f"an attack on {field} reached the host"
+
+
+def test_an_interpreter_in_a_private_directory_is_shown_alone_and_read_only(
+    start_server: Callable[..., RunningServer], jails: Callable[[str], Jail]
+) -> None:
+    """Below a directory that only root enters, as an interpreter of pyenv below /root is."""
+    jail = jails("root")
+    private = Path(tempfile.mkdtemp(prefix="interpreter-", dir=Path.home()))
+    try:
+        (private / "beside").write_text(jail.canaries.secret)
+        venv.create(private / "venv", with_pip=False)
+        python = private / "venv" / "bin" / "python"
+        server = start_server(arguments=("--backend", "jail"), AGENTBOX_PYTHON=str(python))
+        where = output_of(server, "import sys\nprint(sys.executable, sys.prefix)")
+        assert where.split() == [str(python), str(private / "venv")]
+        found = perform(server, GUEST / "files.py", jail.known)
+        assert {attack: answer for attack, answer in found.items() if answer is not None} == {}
+        assert not jail.canaries.touched()
+        assert server.stop() == 0
+        assert sorted(os.listdir(private)) == ["beside", "venv"]
+    finally:
+        shutil.rmtree(private)
 
 
 def test_a_guest_that_kills_everything_it_can_kills_only_itself(jail: Jail) -> None:
