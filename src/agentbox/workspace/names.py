@@ -9,6 +9,7 @@ MAX_PATH_BYTES = 4096
 MAX_PART_BYTES = 255
 MAX_DEPTH = 64
 
+_SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _HINT = "use a relative path of plain names with '/' between them, like data/in.csv"
 
 
@@ -20,10 +21,16 @@ def shown(name: str | bytes, limit: int = 200) -> str:
 
 
 def _escape(character: str) -> str:
+    # By hand: a codec is loaded on first use, and this is called while the thread acts as a guest, who may not be
+    # allowed to read the interpreter's own library; Python then remembers that there is no such codec.
     code = ord(character)
+    if character in _SHORT:
+        return _SHORT[character]
     if 0xDC80 <= code <= 0xDCFF:
         return f"\\x{code - 0xDC00:02x}"
-    return character.encode("unicode_escape").decode("ascii")
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
 def part_fault(part: bytes) -> str:

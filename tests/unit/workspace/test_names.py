@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,3 +56,17 @@ def test_any_name_is_shown_on_one_short_line(name: str | bytes) -> None:
     assert len(text) <= 40
     assert text.isprintable()
     text.encode("utf-8")
+
+
+@given(st.characters(categories=["Cc", "Cf", "Zl", "Zp", "Co"]))
+def test_a_character_that_cannot_be_printed_is_shown_as_python_writes_it(character: str) -> None:
+    assert shown(character) == character.encode("unicode_escape").decode()
+
+
+def test_showing_a_name_loads_nothing_that_a_guest_might_not_be_allowed_to_read() -> None:
+    program = (
+        "import sys; from agentbox.workspace.names import shown; before = set(sys.modules);"
+        "shown('\\n\\x01\\xad\\u2028\\udcff\\ue000\\U000e0001'); print(sorted(set(sys.modules) - before))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert loaded == "[]\n"
