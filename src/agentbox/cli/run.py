@@ -31,9 +31,16 @@ allow: write ./out
 @click.command()
 @click.option("-p", "--policy", "policy_path", default=DEFAULT_POLICY, show_default=True, help="The policy file.")
 @click.option("-t", "--trace", type=click.Path(path_type=Path), help="Write the trace to this new file.")
+@click.option(
+    "--witness",
+    type=click.Choice(["off", "exec", "all"]),
+    default="exec",
+    show_default=True,
+    help="What the kernel sees of programs without a guard: what they start, or also what they open and connect to.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stderr.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def run(policy_path: str, trace: Path | None, as_json: bool, command: tuple[str, ...]) -> None:
+def run(policy_path: str, trace: Path | None, witness: str, as_json: bool, command: tuple[str, ...]) -> None:
     """Run COMMAND in a box that holds to the policy, and record what it did.
 
     Put -- before the command: agentbox run -p agentbox.policy -- python agent.py
@@ -60,6 +67,7 @@ def run(policy_path: str, trace: Path | None, as_json: bool, command: tuple[str,
             environment=config.process_environment(),
             limits=default_limits(settings),
             trace=trace,
+            witness=witness,
         )
         outcome = asyncio.run(run_agent(request, settings, HostFiles()))
     for warning in outcome.warnings:

@@ -54,6 +54,7 @@ class AgentRequest:
     environment: Mapping[str, str]
     limits: Limits
     trace: Path | None = None
+    witness: str = "exec"
 
 
 @dataclass(slots=True)
@@ -127,7 +128,7 @@ class _Session:
         self._run_files = run_files
         self._writer = writer
         self._broken = asyncio.Event()
-        self._recorder = Recorder(writer, lambda _: self._broken.set())
+        self._recorder = Recorder(writer, lambda _: self._broken.set(), only_denials=request.witness == "off")
         self._outcome = AgentOutcome(1, run_files.trace, {}, "")
 
     async def run(self, run_id: str) -> AgentOutcome:
@@ -167,6 +168,7 @@ class _Session:
                 command=(self._view.real, self._view.arguments),
                 channel=CHANNEL,
                 home=_HOME,
+                witness_all=self._request.witness == "all",
             ),
             host_uid=uid,
             host_gid=gid,
@@ -177,7 +179,7 @@ class _Session:
             plan,
             self._confinement,
             lambda: self._facilities.ids.give_back(uid),
-            on_spawn=self._recorder.spawned,
+            on_spawn=self._recorder.seen,
         )
 
     async def _execute(self, box: LiveBox) -> int:

@@ -21,12 +21,19 @@ _SO_PEERCRED = 17
 _MAX_CONNECTIONS = 1024
 # After the box is dead, what its guards had written is still in the sockets; this bounds a wait that should be none.
 _DRAIN_SECONDS = 5
+_WITNESSED = {"open_read": "fs.open_read", "open_write": "fs.open_write", "connect": "net.connect"}
 
 
 class Recorder:
-    """Writes one trace. `on_failure` is called once when nothing more can be recorded: the run must end then."""
+    """Writes one trace. `on_failure` is called once when nothing more can be recorded: the run must end then.
 
-    def __init__(self, writer: TraceWriter, on_failure: Callable[[TraceError], None]) -> None:
+    With `only_denials`, what the exec judge allowed is not recorded.
+    """
+
+    def __init__(
+        self, writer: TraceWriter, on_failure: Callable[[TraceError], None], *, only_denials: bool = False
+    ) -> None:
+        self._only_denials = only_denials
         self._writer = writer
         self._on_failure = on_failure
         self._connections: set[asyncio.Task[None]] = set()
@@ -44,10 +51,20 @@ class Recorder:
         listener.setblocking(False)
         self._accepting = asyncio.create_task(self._accept(listener))
 
-    def spawned(self, report: dict[str, Any]) -> None:
-        """Record what the exec judge reports."""
+    def seen(self, message: dict[str, Any]) -> None:
+        """Record what the exec judge and the kernel witness report."""
+        if "witness" in message:
+            report = message["witness"]
+            args = {name: value for name, value in report.items() if name not in ("pid", "op")}
+            self._record("observe", _WITNESSED[report["op"]], args, "kernel", report["pid"])
+        else:
+            self._spawned(message["spawn"])
+
+    def _spawned(self, report: dict[str, Any]) -> None:
         target = {"argv": report["argv"], "exe": report["exe"]}
         if report["allowed"]:
+            if self._only_denials:
+                return
             self._record("observe", "proc.exec", {**target, "rule": report["reason"]}, "kernel", report["pid"])
         else:
             denied = {**target, "target": report["exe"], "enforced": True, "reason": report["reason"]}

@@ -255,7 +255,7 @@ class Box:
         async def listen() -> None:
             while (taken := await channel.receive()) is not None:
                 if on_spawn is not None:
-                    on_spawn(taken[0]["spawn"])
+                    on_spawn(taken[0])
 
         self._verdicts = channel
         self._listener = asyncio.create_task(listen())

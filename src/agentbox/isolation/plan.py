@@ -98,6 +98,7 @@ class LaunchPlan:
     hidden: tuple[str, ...] = ()
     channel: str = ""
     judge: bool = False
+    witness_all: bool = False
     exec_rules: tuple[tuple[dict[str, object], ...], ...] | None = None
     command: dict[str, object] | None = None
 
@@ -179,6 +180,7 @@ class AgentView:
     command: tuple[str, tuple[str, ...]]
     channel: str
     home: str
+    witness_all: bool = False
 
 
 def agent_plan(
@@ -212,6 +214,7 @@ def agent_plan(
         hidden=tuple(denial.path for denial in confinement.file_denials if denial.present and denial.hidden),
         channel=view.channel,
         judge=True,
+        witness_all=view.witness_all,
         exec_rules=tuple(tuple(map(_exec_rule, programs)) for programs in confinement.programs),
         command={"exe": view.command[0], "args": view.command[1]},
     )

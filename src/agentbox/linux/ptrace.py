@@ -86,6 +86,15 @@ def read_string(proc: int, pid: int, address: int, limit: int = 4096) -> bytes:
         os.close(fd)
 
 
+def read_bytes(proc: int, pid: int, address: int, size: int) -> bytes:
+    """Bytes of another process's memory. Raises OSError."""
+    fd = os.open(f"{pid}/mem", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    try:
+        return os.pread(fd, size, address)
+    finally:
+        os.close(fd)
+
+
 def _read(proc: int, path: str, limit: int) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
     try:

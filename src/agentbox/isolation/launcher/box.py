@@ -151,7 +151,8 @@ def _confine(plan: dict[str, Any], judge_end: socket.socket) -> None:
     _limit_resources(plan)
     if plan["judge"]:
         with step("exec judge"):
-            listener = notify.install(notify.build(judge.CALLS))
+            names = judge.CALLS + (judge.WITNESSED if plan["witness_all"] else ())
+            listener = notify.install(notify.build(names))
             socket.send_fds(judge_end, [b"l"], [listener])
             os.close(listener)
     judge_end.close()

@@ -26,6 +26,7 @@ from agentbox.linux import notify, ptrace
 from agentbox.linux.syscalls import number
 
 CALLS = ("execve", "execveat")
+WITNESSED = ("open", "openat", "creat", "connect")
 _MAX_REPORTED_WORDS = 256
 _MAX_REPORTED_BYTES = 4096
 _AT_FDCWD = -100
@@ -49,6 +50,8 @@ class Judge:
         # What a process was before the execve that is being judged.
         self.parents: dict[int, str] = {}
         self.execveat = number("execveat")
+        self.executing = {number(name) for name in CALLS}
+        self.opening = {nr: name for name in WITNESSED if (nr := number(name)) is not None}
 
     def serve(self) -> None:
         """Answer until init has died; tracees die with this process."""
@@ -83,6 +86,10 @@ class Judge:
         call = notify.receive(self.listener)
         if call is None:
             return
+        if call.number not in self.executing:
+            self.witness(call)
+            notify.let_through(self.listener, call)
+            return
         parent = self.program_of(call.pid)
         try:
             named = self.target_of(call)
@@ -109,6 +116,48 @@ class Judge:
         # An execve that fails comes back to the program; this makes it stop there, so that it can be let go.
         with contextlib.suppress(OSError):
             ptrace.interrupt(call.pid)
+
+    def witness(self, call: notify.Notification) -> None:
+        """Report an attempt to open or connect. It is what the caller's memory says at this moment: evidence for
+        programs that have no guard, and no decision."""
+        name = self.opening.get(call.number, "")
+        with contextlib.suppress(OSError):
+            if name == "connect":
+                found = self.address_of(call)
+            else:
+                at, address, flags = _AT_FDCWD, call.arguments[0], call.arguments[1]
+                if name == "openat":
+                    at, address, flags = _signed(call.arguments[0]), call.arguments[1], call.arguments[2]
+                if name == "creat":
+                    flags = os.O_WRONLY | os.O_CREAT
+                found = self.opened(call.pid, at, address, flags)
+            if found:
+                wire.send(self.owner, {"witness": {"pid": call.pid, **found}})
+
+    def opened(self, pid: int, at: int, address: int, flags: int) -> dict[str, Any]:
+        """Path and intent of an open."""
+        named = ptrace.read_string(self.proc, pid, address)
+        writes = bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC))
+        found = {"op": "open_write" if writes else "open_read", "path": named.decode(errors="surrogateescape")}
+        try:
+            found["path"] = self.resolve(pid, named, "cwd" if at == _AT_FDCWD else f"fd/{at}")
+        except OSError as error:
+            found["error"] = errno.errorcode.get(error.errno or 0, "")
+        return found
+
+    def address_of(self, call: notify.Notification) -> dict[str, Any]:
+        """The address of a connect, as text."""
+        size = min(call.arguments[2] & 0xFFFFFFFF, 128)
+        raw = ptrace.read_bytes(self.proc, call.pid, call.arguments[1], size)
+        family = int.from_bytes(raw[:2], "little")
+        if family == socket.AF_UNIX:
+            name = raw[2:].rstrip(b"\0") if raw[2:3] != b"\0" else b"@" + raw[3:]
+            return {"op": "connect", "path": name.decode(errors="surrogateescape")}
+        if family in (socket.AF_INET, socket.AF_INET6):
+            start, length = (4, 4) if family == socket.AF_INET else (8, 16)
+            host = socket.inet_ntop(family, raw[start : start + length])
+            return {"op": "connect", "host": host, "port": int.from_bytes(raw[2:4], "big")}
+        return {"op": "connect", "family": family}
 
     def worth_a_look(self, pid: int, path: str, parent: str) -> bool:
         """Whether any rule could allow this file, itself or as the interpreter of an allowed script."""
