@@ -82,7 +82,7 @@ class World:
             path = self.resolve(ask["path"] if ask["path"].startswith("/") else f"{self.root}/{ask['path']}")
             if verb == "read":
                 return questions.Read(path, ask.get("identity"))
-            return questions.Write(path, ask.get("size_bytes"), ask.get("identity"))
+            return questions.Write(path, ask.get("size_bytes"), ask.get("identity"), ask.get("whole", False))
         if verb == "resolve":
             return questions.Resolve(ask["host"])
         if verb == "connect":

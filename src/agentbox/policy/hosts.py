@@ -10,7 +10,7 @@ Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]  # noqa: UP007 - C
 Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]  # noqa: UP007 - CPython 3.9
 
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
-_MAX_NAME = 253
+MAX_NAME = 253
 _MAX_LABEL = 63
 
 # The product's own list, so that every interpreter and Node give the same answer: the registries of special-purpose
@@ -88,7 +88,7 @@ def normal_name(text: str) -> str | None:
     What ends in a number (`2130706433`, `127.1`, `0x7f.1`) is no name: a resolver may read it as an address.
     """
     name = text[:-1] if text.endswith(".") else text
-    if not name or len(name) > _MAX_NAME or not name.isascii():
+    if not name or len(name) > MAX_NAME or not name.isascii():
         return None
     name = name.lower()
     labels = name.split(".")

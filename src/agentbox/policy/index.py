@@ -61,6 +61,17 @@ class PathTable:
                 return decision
         return None
 
+    def find_within(self, directory: str) -> Decision | None:
+        """A verdict for something below a plain path, as far as the rule names where: renaming the directory would
+        take it out of the rule's reach."""
+        for path, decision in self.exact.items():
+            if is_below(path, directory):
+                return decision
+        for target, decision in self.patterns:
+            if is_below(target.path, directory):
+                return decision
+        return None
+
 
 @dataclass(frozen=True)
 class HostTable:

@@ -151,7 +151,7 @@ def _wide_path(policy: Policy, rule: Rule, target: PathTarget) -> Iterator[Findi
         )
     elif policy.home is not None and any(is_below(target.path, f"{policy.home}/{p}") for p in _SECRET_PLACES):
         yield Finding(Kind.DANGEROUS, rule, f"credentials can be {what}", "pass the one value that is needed by env:")
-    elif rule.verb == "write" and not policy.protects and is_below(policy.root, target.path):
+    elif rule.verb == "write" and not policy.protects and is_below(policy.real_root, target.path):
         yield Finding(
             Kind.DANGEROUS,
             rule,

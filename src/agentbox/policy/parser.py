@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from agentbox.policy.document import Policy
+from agentbox.policy.document import Answers, Policy
+from agentbox.policy.glob import is_pattern
 from agentbox.policy.paths import lexical
 from agentbox.policy.rule import Rule, Surroundings, Value
 from agentbox.policy.rules import RULES
@@ -19,6 +20,9 @@ from agentbox.policy.text import after, decode, first_word, lines
 MAX_INCLUDE_DEPTH = 8
 MAX_INCLUDED_FILES = 64
 MAX_RULES = 10_000
+# Each of these is tried for a question that no other rule answers, so they are fewer.
+MAX_WILDCARD_RULES = 500
+MAX_VALUE_CHARACTERS = 4096
 
 # Keys that may be written in any case and without the space after the colon.
 ORIGINAL = frozenset(verb for verb, kind in RULES.items() if kind.original) | {"allow"}
@@ -54,19 +58,20 @@ def parse(
     """
     if not root.startswith("/"):
         raise ValueError(f"root must be an absolute path, not {root!r}")
-    resolver = resolve or lexical
+    answers = Answers(resolve or lexical, find_program or (lambda _: None), libexec_of or (lambda _: ()))
     surroundings = Surroundings(
         root=root.rstrip("/") or "/",
-        home=home.rstrip("/") if home else None,
-        resolve=resolver,
-        find_program=find_program or (lambda _: None),
-        libexec_of=libexec_of or (lambda _: ()),
+        home=(home.rstrip("/") or "/") if home else None,
+        resolve=answers.resolve,
+        find_program=answers.find_program,
+        libexec_of=answers.libexec_of,
     )
     file = "" if path is None else _joined(surroundings.root, path)
     reading = _Reading(surroundings, read_include)
     rules = tuple(reading.file(text, display or path or "<policy>", file, 0))
-    sources = tuple(dict.fromkeys(resolver(source) for source in reading.sources))
-    return Policy(rules, surroundings.root, surroundings.home, sources)
+    sources = tuple(dict.fromkeys(answers.resolve(source) for source in reading.sources))
+    real_root = answers.resolve(surroundings.root)
+    return Policy(rules, surroundings.root, surroundings.home, real_root, sources, answers.recorded)
 
 
 class _Reading:
@@ -77,6 +82,7 @@ class _Reading:
         self._read_include = read_include
         self._open: list[str] = []
         self._count = 0
+        self._wildcards = 0
         self.sources: list[str] = []
 
     def file(self, content: str | bytes, display: str, file: str, depth: int) -> Iterator[Rule]:
@@ -104,6 +110,14 @@ class _Reading:
         self._count += 1
         if self._count > MAX_RULES:
             value.fail("too_many_rules", f"more than {MAX_RULES} rules", "join some with a wildcard or a directory")
+        if len(value.text) > MAX_VALUE_CHARACTERS:
+            value.fail("value_too_long", f"a value of more than {MAX_VALUE_CHARACTERS} characters", "shorten it")
+        if key not in ("exec", "deny exec") and is_pattern(value.text, classes=True):
+            self._wildcards += 1
+            if self._wildcards > MAX_WILDCARD_RULES:
+                value.fail(
+                    "too_many_rules", f"more than {MAX_WILDCARD_RULES} rules with wildcards", "name directories instead"
+                )
         deny = key.startswith("deny ")
         return RULES[key[len("deny ") :] if deny else key].read_rule(value, self._surroundings, deny)
 

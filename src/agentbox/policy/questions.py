@@ -14,11 +14,13 @@ class Read(NamedTuple):
 
 
 class Write(NamedTuple):
-    """May this file be written, made, removed or renamed? `size_bytes` is what the file will have afterwards."""
+    """May this file be written, made, removed or renamed? `size_bytes` is what the file will have afterwards; `whole`
+    means a directory with everything in it, as renaming does."""
 
     path: str
     size_bytes: int | None = None
     identity: str | None = None
+    whole: bool = False
 
 
 class Resolve(NamedTuple):

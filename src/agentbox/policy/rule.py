@@ -162,9 +162,20 @@ class Value:
 def syntax_error(
     problem: str, message: str, hint: str, place: Place, source: str, column: int | None = None
 ) -> PolicySyntaxError:
-    """An error of the text at `place`; the source line is cut when it is long and shown without control characters."""
+    """An error of the text at `place`; the source line is shown without control characters, and up to column 300."""
     at = place.column if column is None else column
-    shown = "".join(c if c == "\t" or c.isprintable() else "\ufffd" for c in source[: max(at, _MAX_SHOWN)])
+    shown = "".join(c if c == "\t" or c.isprintable() else "\ufffd" for c in source[:_MAX_SHOWN])
     return PolicySyntaxError(
-        message, hint=hint, path=place.path, line=place.line, column=at, problem=problem, source=shown
+        _cut(message),
+        hint=_cut(hint),
+        path=place.path,
+        line=place.line,
+        column=at,
+        problem=problem,
+        source=shown if at <= _MAX_SHOWN else "",
     )
+
+
+def _cut(text: str) -> str:
+    """A text that may quote a policy, short enough to be shown."""
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from agentbox.policy.decision import MAX_COUNTED_FILES, Counters, Decision
 from agentbox.policy.index import Index
-from agentbox.policy.paths import covers, is_plain
+from agentbox.policy.paths import covers, is_below, is_plain
 from agentbox.policy.protected import why_protected
 from agentbox.policy.questions import Read, Write
 from agentbox.policy.rule import PathTarget, Rule
@@ -61,6 +61,12 @@ def write(index: Index, question: Write, counters: Counters | None, scope: int) 
         return denied
     if index.is_own(path):
         return _OWN
+    if question.whole:
+        within = index.write_denials.find_within(path)
+        if within is not None:
+            return within
+        if any(is_below(own, path) for own in index.own_files):
+            return _OWN
     granted = index.writes.find(path)
     if granted is None:
         return _NO_WRITE

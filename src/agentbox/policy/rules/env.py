@@ -6,6 +6,8 @@ from __future__ import annotations
 from agentbox.policy.glob import tokens
 from agentbox.policy.rule import EnvTarget, Rule, Surroundings, Value
 
+MAX_NAME = 256
+
 
 def read_rule(value: Value, _surroundings: Surroundings, deny: bool) -> Rule:
     """The rule of one value. Raises PolicySyntaxError."""
@@ -18,4 +20,6 @@ def read_rule(value: Value, _surroundings: Surroundings, deny: bool) -> Rule:
     ):
         if sign in text:
             value.fail("bad_env", f"{text!r} is no name of a variable", advice, text.index(sign))
+    if len(text) > MAX_NAME:
+        value.fail("bad_env", f"a name of more than {MAX_NAME} characters", "shorten it, with * for example")
     return Rule("env", text, text, EnvTarget(tokens(text, classes=True), text), deny, value.place)

@@ -14,11 +14,10 @@ import ipaddress
 import re
 
 from agentbox.policy.glob import tokens
-from agentbox.policy.hosts import Network, ends_in_number, normal_name, parse_address
+from agentbox.policy.hosts import MAX_NAME, Network, ends_in_number, normal_name, parse_address
 from agentbox.policy.paths import path_target
 from agentbox.policy.rule import HostTarget, Rate, Rule, Surroundings, UnixTarget, Value
 
-_RATE = re.compile(r"(.*?)[ \t]+@[ \t]*(\S*)\Z", re.DOTALL)
 _AMOUNT = re.compile(r"([0-9]{1,5})/(s|min|h|day)\Z")
 _UNIT_SECONDS = {"s": 1, "min": 60, "h": 3600, "day": 86400}
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -39,19 +38,20 @@ def read_rule(value: Value, surroundings: Surroundings, deny: bool) -> Rule:
 
 
 def _split_rate(value: Value) -> tuple[Value, Rate | None]:
-    found = _RATE.match(value.text)
-    if found is None:
+    at = max(value.text.rfind(" @"), value.text.rfind("\t@"))
+    if at < 0:
         return value, None
-    amount = _AMOUNT.match(found.group(2))
+    text = value.text[at + len(" @") :]
+    amount = _AMOUNT.match(text)
     if amount is None or not 1 <= int(amount.group(1)) <= MAX_RATE:
         value.fail(
             "bad_rate",
-            f"@{found.group(2)} is no rate",
+            f"@{text} is no rate",
             f"for example @10/min; units are s, min, h, day, at most {MAX_RATE}",
-            found.start(2),
+            at + len(" @"),
         )
     rate = Rate(int(amount.group(1)), _UNIT_SECONDS[amount.group(2)])
-    return Value(found.group(1), value.place, value.source), rate
+    return Value(value.text[:at].rstrip(" \t"), value.place, value.source), rate
 
 
 def _unix(value: Value, surroundings: Surroundings, rate: Rate | None) -> UnixTarget:
@@ -94,7 +94,7 @@ def _named(value: Value, host: str, port: int | None, rate: Rate | None) -> Host
         value.fail("bad_host", f"{host!r} is not ASCII", "write the name in its xn-- form")
     name = host[:-1] if host.endswith(".") else host
     if any(sign in name for sign in "*?["):
-        if not _PATTERN_CHARACTERS.match(name) or ".." in name or name.startswith("."):
+        if len(name) > MAX_NAME or not _PATTERN_CHARACTERS.match(name) or ".." in name or name.startswith("."):
             value.fail("bad_host", f"{host!r} cannot match a host", "for example *.example.com")
         is_address = bool(_ADDRESS_PATTERN.match(name))
         return HostTarget(pattern=tokens(name.lower(), classes=True), address_pattern=is_address, port=port, rate=rate)
