@@ -67,7 +67,7 @@ def start_server(
         state: Path | None = None,
         **environment: str,
     ) -> RunningServer:
-        state = state or (standing.directory("state") if standing.user else tmp_path_factory.mktemp("state"))
+        state = state or (standing.user.directory("state") if standing.user else tmp_path_factory.mktemp("state"))
         server = launch(state, arguments, {**standing.environment, **environment}, standing.command)
         started.append(server)
         return server

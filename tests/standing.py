@@ -6,9 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tests.delegated_cgroup import delegated_cgroup
 from tests.ordinary_user import OrdinaryUser, ordinary_user
@@ -25,10 +23,6 @@ class Standing:
     command: tuple[str, ...] = (sys.executable,)
     environment: dict[str, str] = field(default_factory=dict)
     user: OrdinaryUser | None = None
-
-    def directory(self, name: str) -> Path:
-        """A new directory that belongs to the standing's user."""
-        return self.user.directory(name) if self.user else Path(tempfile.mkdtemp(prefix=f"agentbox-{name}-"))
 
 
 OWN = Standing("own", os.geteuid())

@@ -35,7 +35,7 @@ def reports(standings: Callable[[str], Standing]) -> Callable[[str], Reports]:
             done = subprocess.run(
                 [*standing.command, "-m", "agentbox.cli.main", "doctor", "--json"],
                 env=clean_environment(standing.environment),
-                cwd=standing.directory("doctor"),
+                cwd="/",
                 capture_output=True,
                 text=True,
                 timeout=120,
