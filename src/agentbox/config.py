@@ -150,6 +150,10 @@ class Settings:
         base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
         return Path(base).expanduser() / "agentbox"
 
+    def trace_key_dir(self) -> Path:
+        """Where the key that signs traces lies, and the ledger beside it."""
+        return self.resolved_state_dir() / "trace"
+
     def resolved_snapshot_dir(self) -> Path:
         """SNAPSHOT_DIR, else a directory below the state directory."""
         return (self.snapshot_dir or self.resolved_state_dir() / "snapshots").absolute()

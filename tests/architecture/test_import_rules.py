@@ -52,6 +52,7 @@ ALSO: dict[str, frozenset[str]] = {"cli/serve.py": frozenset({"server"})}
 THIRD_PARTY: dict[str, frozenset[str]] = {
     "server": frozenset({"fastapi", "httptools", "pydantic", "pydantic_core", "starlette", "uvicorn", "uvloop"}),
     "cli": frozenset({"click"}),
+    "trace": frozenset({"cryptography"}),
     "sdk": frozenset({"httpx"}),
 }
 

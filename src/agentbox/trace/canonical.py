@@ -13,6 +13,8 @@ from typing import Any
 
 MAX_DEPTH = 64
 _SAFE_INTEGER = (1 << 53) - 1
+# Every integer of so many characters is safe.
+_SHORT_INTEGER_DIGITS = 15
 # ECMAScript writes a number without exponent while its decimal point lies within these places.
 _FIRST_PLACE, _LAST_PLACE = -5, 21
 
@@ -138,11 +140,13 @@ def _write_array(value: Any, put: Any, depth: int) -> None:
 def loads(text: bytes) -> Any:
     """The value of a JSON text, refusing what two readers could understand differently.
 
-    Raises NotCanonicalError: `encoding`, `json`, `duplicate` (a key twice), `number` (NaN, Infinity, an integer of
-    thousands of digits), `depth`.
+    A long integer is read as the double that JSON says it is. Raises NotCanonicalError: `encoding`, `json`,
+    `duplicate` (a key twice), `number` (NaN, Infinity), `depth`.
     """
     try:
-        return json.loads(text.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        return json.loads(
+            text.decode("utf-8"), object_pairs_hook=_unique, parse_int=_integer, parse_constant=_no_constant
+        )
     except UnicodeDecodeError as error:
         raise NotCanonicalError("encoding") from error
     except RecursionError as error:
@@ -150,7 +154,7 @@ def loads(text: bytes) -> Any:
     except NotCanonicalError:
         raise
     except ValueError as error:
-        raise NotCanonicalError("number" if "digits" in str(error) else "json", str(error)) from error
+        raise NotCanonicalError("json", str(error)) from error
 
 
 def is_canonical(text: bytes, value: Any) -> bool:
@@ -166,6 +170,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise NotCanonicalError("duplicate")
     return found
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _SHORT_INTEGER_DIGITS else float(digits)
 
 
 def _no_constant(word: str) -> Any:

@@ -56,6 +56,7 @@ class Diagnosis:
         self._policy = anchor.policy_sha256
         self._count = anchor.count
         self._head = anchor.head
+        self._former_head = ""
         self._tree = anchor.tree
         self._sealed = anchor.sealed
         self._foreign_key = ""
@@ -78,7 +79,7 @@ class Diagnosis:
             if wrong:
                 return self._verdict(Status.REHASHED, wrong, self._anchor.count)
             self._count += 1
-            self._head = entry.sha
+            self._former_head, self._head = self._head, entry.sha
             self._tree.append(bytes.fromhex(entry.sha))
         return self._end()
 
@@ -127,6 +128,8 @@ class Diagnosis:
                 return self._verdict(Status.REORDERED, f"entry {entry.i} stands where entry {at} belongs", at)
             missing = f"entry {at} is" if entry.i == at + 1 else f"entries {at} to {entry.i - 1} are"
             return self._verdict(Status.DELETED, f"{missing} missing", at)
+        if (entry.i, entry.prev) == (at - 1, self._former_head) and entry.sha != self._head:
+            return self._verdict(Status.INSERTED, f"two lines say that they are entry {entry.i}", entry.i)
         if entry.i < at:
             return self._verdict(Status.INSERTED, f"a line that says it is entry {entry.i}", at)
         if at > self._anchor.count and follows is not None and follows.prev == entry.sha:

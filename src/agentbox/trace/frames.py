@@ -61,14 +61,12 @@ def _make_encoder() -> Any:
     compiled = getattr(json.encoder, "c_make_encoder", None)
     if compiled is None:
         return json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), check_circular=False).encode
-    encode = compiled(
-        None, _refuse_type, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False
-    )
+    encode = compiled(None, _refuse_type, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
     join = "".join
     return lambda value: join(encode(value, 0))
 
 
-def _refuse_type(value: Any) -> Any:
+def _refuse_type(_: Any) -> Any:
     raise FrameError("type")
 
 
@@ -210,7 +208,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _no_constant(word: str) -> Any:
+def _no_constant(_: str) -> Any:
     raise FrameError("number")
 
 

@@ -30,9 +30,10 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise TraceError(
             f"{path}: cannot be read: {error.strerror}", hint="name the trace: agentbox verify -t FILE"
         ) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise TraceError(f"{path}: is no regular file", hint="name the trace: agentbox verify -t FILE")
     with os.fdopen(descriptor, "rb", buffering=0) as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise TraceError(f"{path}: is no regular file", hint="name the trace: agentbox verify -t FILE")
         try:
             yield file
         except OSError as error:

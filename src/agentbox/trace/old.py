@@ -52,7 +52,7 @@ def verify(file: BinaryIO, path: Path, trust: Trust) -> Verdict:
 
 
 def _own_run(path: Path, trust: Trust) -> str:
-    """The run whose trace must be in this place; such a file in the old form is a signed trace made to look unsigned."""
+    """The run whose signed trace must be in this place, so that one without a signature was put there instead."""
     name = path.resolve().parent.name
     return name if trust.ledger and name and trust.ledger.find(name) else ""
 

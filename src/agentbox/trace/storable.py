@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """From what a program handed over to what a record can hold, with a marker wherever something is not stored as it was.
 
-    {"b64": ...}        bytes, or a string that is bytes in disguise (a file name that is not UTF-8)
-    {"wtf8": ...}       a string with half a character (only a guest's JavaScript makes those), base64
-    {"number": ...}     NaN, an infinity, or an integer that is no double, as text
-    {"truncated": ...}  something too long or too deep: {"bytes", "sha256"}, and "start" of a string
+{"b64": ...}        bytes, or a string that is bytes in disguise (a file name that is not UTF-8)
+{"wtf8": ...}       a string with half a character (only a guest's JavaScript makes those), base64
+{"number": ...}     NaN, an infinity, or an integer that is no double, as text
+{"truncated": ...}  something too long or too deep: {"bytes", "sha256"}, and "start" of a string
 """
 
 from __future__ import annotations

@@ -45,8 +45,6 @@ def verify(path: Path, trust: Trust) -> Verdict:
         return Diagnosis(anchor, trust).run(file)
 
 
-
-
 def _first_line(file: BinaryIO) -> Entry | Verdict:
     """The first record, or a stand-in of the right form when it was damaged, or the verdict that this is no trace."""
     damaged = 0
@@ -195,6 +193,4 @@ def _whole(anchor: Anchor, trust: Trust) -> Verdict:
             run=anchor.run,
             key=anchor.key,
         )
-    return Verdict(
-        Status.OK, anchor.count, signed_count=anchor.count, sealed=True, run=anchor.run, key=anchor.key
-    )
+    return Verdict(Status.OK, anchor.count, signed_count=anchor.count, sealed=True, run=anchor.run, key=anchor.key)

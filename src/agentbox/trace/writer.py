@@ -245,8 +245,8 @@ class TraceWriter:
             raise self._fail(f"cannot be forced to disk: {error.strerror}", "check the disk") from error
         if facts.st_size != self._written_bytes:
             raise self._fail(
-                f"has {facts.st_size} bytes where {self._written_bytes} were written",
-                "something else changed it while it was being written",
+                f"something else changed it: {facts.st_size} bytes where {self._written_bytes} were written",
+                "let no program write to the directory of its trace",
             )
 
     def _note(self, *, sealed: bool) -> None:

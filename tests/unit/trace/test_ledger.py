@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: MIT
+"""The ledger: appended by many, never damaged by one that was killed, and asked for the farthest standing."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from agentbox.errors import TraceError
+from agentbox.trace.ledger import Ledger, Standing
+
+
+def standing(run: str, count: int, *, sealed: bool = False) -> Standing:
+    return Standing(run, count, f"{count:064x}", sealed)
+
+
+def test_farthest_standing_of_a_run_is_found(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    assert ledger.find("a") is None
+    for one in (standing("a", 1), standing("b", 1), standing("a", 300), standing("a", 301, sealed=True)):
+        ledger.note(one)
+    assert ledger.find("a") == standing("a", 301, sealed=True)
+    assert ledger.find("b") == standing("b", 1)
+    assert ledger.find("c") is None
+
+
+def test_shorter_standing_that_was_added_later_changes_nothing(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.note(standing("a", 9, sealed=True))
+    ledger.note(standing("a", 2))
+    assert ledger.find("a") == standing("a", 9, sealed=True)
+
+
+def test_torn_and_damaged_lines_do_not_hide_the_others(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.note(standing("a", 5, sealed=True))
+    with ledger.path.open("ab") as file:
+        file.write(b'\xff\xfe "a"\n[1,"a"]\n{"run":"a","count":"x"}\n{"count":6,"head":"00","run":"a","se')
+    ledger.note(standing("b", 7, sealed=True))
+    assert ledger.find("a") == standing("a", 5, sealed=True)
+    assert ledger.find("b") == standing("b", 7, sealed=True)
+
+
+def test_run_with_odd_characters_is_found_by_its_exact_name(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.note(standing('x","run":"y', 3))
+    ledger.note(standing("ü\n", 4))
+    assert ledger.find("y") is None
+    assert ledger.find('x","run":"y') == standing('x","run":"y', 3)
+    assert ledger.find("ü\n") == standing("ü\n", 4)
+
+
+def test_lines_of_many_writers_stay_whole(tmp_path: Path) -> None:
+    def note(number: int) -> None:
+        Ledger(tmp_path / "ledger.jsonl").note(standing(f"run-{number}", number))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(note, range(200)))
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    assert all(ledger.find(f"run-{number}") == standing(f"run-{number}", number) for number in range(200))
+
+
+def test_link_in_the_place_of_the_ledger_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "ledger.jsonl").symlink_to(victim)
+    with pytest.raises(TraceError):
+        Ledger(tmp_path / "ledger.jsonl").note(standing("a", 1))
+    assert victim.read_text() == "mine"

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: MIT
+"""The frame parser against spec/frames/vectors.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentbox.trace.frames import FrameError, FrameParser, Request, encode, request_of
+
+VECTORS = json.loads((Path(__file__).parents[2] / "spec/frames/vectors.json").read_text(encoding="utf-8"))
+
+
+def named(group: str) -> Any:
+    return pytest.mark.parametrize("vector", VECTORS[group], ids=lambda vector: vector["name"])
+
+
+def feed_all(parser: FrameParser, chunks: list[str]) -> list[dict[str, Any]]:
+    return [message for chunk in chunks for message in parser.feed(bytes.fromhex(chunk))]
+
+
+@named("streams")
+def test_stream_gives_its_messages(vector: dict[str, Any]) -> None:
+    parser = FrameParser()
+    assert feed_all(parser, vector["chunks"]) == vector["messages"]
+    assert parser.is_between_frames is not vector.get("unfinished", False)
+
+
+@named("hostile")
+def test_hostile_stream_is_refused_with_its_word_and_for_ever(vector: dict[str, Any]) -> None:
+    parser = FrameParser()
+    with pytest.raises(FrameError) as caught:
+        feed_all(parser, vector["chunks"])
+    assert caught.value.reason == vector["error"]
+    with pytest.raises(FrameError):
+        list(parser.feed(encode({"id": 1})))
+
+
+@named("requests")
+def test_message_is_a_request_or_is_refused(vector: dict[str, Any]) -> None:
+    if "error" in vector:
+        with pytest.raises(FrameError) as caught:
+            request_of(vector["message"])
+        assert caught.value.reason == vector["error"]
+        return
+    request = request_of(vector["message"])
+    assert isinstance(request, Request)
+    assert request_of(request.fields()) == request
