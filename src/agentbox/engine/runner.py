@@ -9,10 +9,10 @@ import dataclasses
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from agentbox.config import Settings, process_environment
 from agentbox.engine.admission import Admission
@@ -183,7 +183,8 @@ class Runner:
         box: LiveBox | None = None
         try:
             if walk.backend.needs_directory:
-                directory = await self._in_thread(self._directories.make)
+                # Not in a thread: a cancelled wait would lose the path, and nobody would remove the directory.
+                directory = self._directories.make()
             confinement = Confinement(walk.limits, walk.found.directories)
             box = await walk.backend.launch(confinement, str(directory / "work") if directory else None)
             tree = _tree(box, walk.backend)
@@ -199,7 +200,7 @@ class Runner:
             )
             return await self._conclude(walk, box, tree, ending, asked_at, admitted_at)
         finally:
-            await _finish(self._teardown(box, directory))
+            await to_its_end(self._teardown(box, directory))
 
     async def _prepare(self, walk: _Decided, tree: Tree) -> None:
         request = walk.request
@@ -292,7 +293,9 @@ class Runner:
                 await self._in_thread(self._directories.remove, directory)
 
     async def _in_thread(self, work: Callable[..., _T], *arguments: object) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+        # A cancelled run waits for its thread: the teardown closes the workspace's descriptor, the next box gets the
+        # same number, and a thread that went on would read and write another run's files.
+        return await to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments))
 
 
 def _tree(box: LiveBox, backend: Backend) -> Tree:
@@ -305,20 +308,20 @@ def _ms(seconds: float) -> float:
     return round(seconds * 1000, 3)
 
 
-async def _finish(teardown: Coroutine[Any, Any, None]) -> None:
-    """Await a teardown to its end even while this task is being cancelled."""
-    task = asyncio.create_task(teardown)
+async def to_its_end(work: Awaitable[_T]) -> _T:
+    """Await `work` until it has ended, even while this task is being cancelled; then raise the cancellation."""
+    future = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
-    while not task.done():
+    while not future.done():
         try:
-            await asyncio.shield(task)
+            await asyncio.wait({future})
         except asyncio.CancelledError as error:
-            if task.cancelled():
-                break
             cancelled = error
     if cancelled is not None:
+        if not future.cancelled():
+            future.exception()  # seen here, so that asyncio does not report it as forgotten
         raise cancelled
-    task.result()
+    return future.result()
 
 
 def ceiling_of(settings: Settings) -> Ceiling:
