@@ -293,9 +293,7 @@ class Runner:
                 await self._in_thread(self._directories.remove, directory)
 
     async def _in_thread(self, work: Callable[..., _T], *arguments: object) -> _T:
-        # A cancelled run waits for its thread: the teardown closes the workspace's descriptor, the next box gets the
-        # same number, and a thread that went on would read and write another run's files.
-        return await to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments))
+        return await in_thread(self._threads, work, *arguments)
 
 
 def _tree(box: LiveBox, backend: Backend) -> Tree:
@@ -306,6 +304,21 @@ def _tree(box: LiveBox, backend: Backend) -> Tree:
 
 def _ms(seconds: float) -> float:
     return round(seconds * 1000, 3)
+
+
+async def in_thread(threads: ThreadPoolExecutor, work: Callable[..., _T], *arguments: object) -> _T:
+    """The result of `work` in one of the threads. A cancelled caller waits for work that has begun.
+
+    It must: the teardown closes the workspace's descriptor, the next box gets the same number, and a thread that went
+    on would read and write another run's files.
+    """
+    job = threads.submit(work, *arguments)
+    try:
+        return await asyncio.wrap_future(job)
+    except asyncio.CancelledError:
+        if not job.cancel():
+            await to_its_end(asyncio.wait({asyncio.wrap_future(job)}))
+        raise
 
 
 async def to_its_end(work: Awaitable[_T]) -> _T:

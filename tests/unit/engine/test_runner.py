@@ -3,10 +3,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agentbox.engine.runner import to_its_end
+from agentbox.engine.runner import in_thread, to_its_end
 
 
 def test_a_cancelled_run_goes_on_only_when_the_thread_that_uses_its_workspace_has_ended() -> None:
@@ -17,10 +18,9 @@ def test_a_cancelled_run_goes_on_only_when_the_thread_that_uses_its_workspace_ha
         release.wait()
         ended.set()
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        run = asyncio.create_task(to_its_end(loop.run_in_executor(None, work)))
-        await loop.run_in_executor(None, begun.wait)
+    async def main(threads: ThreadPoolExecutor) -> None:
+        run = asyncio.create_task(in_thread(threads, work))
+        await asyncio.to_thread(begun.wait)
         for _ in range(3):
             run.cancel()
             await asyncio.sleep(0)
@@ -30,7 +30,31 @@ def test_a_cancelled_run_goes_on_only_when_the_thread_that_uses_its_workspace_ha
             await run
         assert ended.is_set()
 
-    asyncio.run(main())
+    with ThreadPoolExecutor(1) as threads:
+        asyncio.run(main(threads))
+
+
+def test_the_work_of_a_cancelled_run_that_has_not_begun_is_dropped() -> None:
+    begun, release, done = threading.Event(), threading.Event(), list[str]()
+
+    def work() -> None:
+        begun.set()
+        release.wait()
+
+    async def main(threads: ThreadPoolExecutor) -> None:
+        first = asyncio.create_task(in_thread(threads, work))
+        await asyncio.to_thread(begun.wait)
+        second = asyncio.create_task(in_thread(threads, done.append, "second"))
+        await asyncio.sleep(0)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        release.set()
+        await first
+
+    with ThreadPoolExecutor(1) as threads:
+        asyncio.run(main(threads))
+    assert done == []
 
 
 def test_the_result_and_the_error_of_work_that_was_not_cancelled_come_back() -> None:
