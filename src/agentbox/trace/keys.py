@@ -3,7 +3,7 @@
 
 The key lies in a directory that only its owner may enter, out of reach of every box, as standard PEM (PKCS 8 and
 SubjectPublicKeyInfo), so that other tools can read it. `cryptography` is imported when something is signed or checked,
-because that costs more than everything else a short run does; `SigningKey.prepare` does it early, on a thread.
+because that costs more than anything else of a short run; `SigningKey.prepare` does it on a thread meanwhile.
 """
 
 from __future__ import annotations
@@ -62,32 +62,42 @@ class PublicKey:
 
 @dataclass(frozen=True)
 class SigningKey:
-    """The private half. Its bytes never appear in a representation."""
+    """The private half. Its bytes never appear in a representation.
+
+    `stated_public` are the bytes of the public half as a file gave them, so that they need not be computed.
+    """
 
     seed: bytes = field(repr=False)
+    stated_public: bytes | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def _private(self) -> Ed25519PrivateKey:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-        return Ed25519PrivateKey.from_private_bytes(self.seed)
+        private = Ed25519PrivateKey.from_private_bytes(self.seed)
+        if self.stated_public not in (None, private.public_key().public_bytes_raw()):
+            raise TraceKeyError(
+                "the private and the public half of the signing key do not belong together",
+                hint="remove the PUBLIC KEY part from the file that `agentbox key show` names",
+            )
+        return private
 
     @cached_property
     def public(self) -> PublicKey:
         """The public half."""
-        return PublicKey(self._private.public_key().public_bytes_raw())
+        return PublicKey(self.stated_public or self._private.public_key().public_bytes_raw())
 
     def prepare(self) -> None:
-        """Load what signing needs; call it on a thread while a run is starting."""
+        """Load what signing needs; call it on a thread while a run is going on. Raises TraceKeyError."""
         self._private  # noqa: B018
 
     def sign(self, message: bytes) -> bytes:
-        """64 bytes."""
+        """64 bytes. Raises TraceKeyError."""
         return self._private.sign(message)
 
     def pem(self) -> str:
-        """The private key as PEM text."""
-        return _pem("PRIVATE KEY", _PRIVATE_DER + self.seed)
+        """Both halves as PEM text."""
+        return _pem("PRIVATE KEY", _PRIVATE_DER + self.seed) + self.public.pem()
 
 
 class KeyStore:
@@ -164,7 +174,8 @@ def read_public_key(path: Path) -> PublicKey:
 
 
 def _signing_key(text: str, path: Path) -> SigningKey:
-    return SigningKey(_raw(text, "PRIVATE KEY", _PRIVATE_DER, path))
+    public = _raw(text, "PUBLIC KEY", _PUBLIC_DER, path) if "PUBLIC KEY" in text else None
+    return SigningKey(_raw(text, "PRIVATE KEY", _PRIVATE_DER, path), public)
 
 
 def _pem(label: str, der: bytes) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -141,3 +142,42 @@ def test_openssl_reads_both_files(tmp_path: Path) -> None:
         ["openssl", "pkey", "-in", tmp_path / "private.pem", "-pubout"], capture_output=True, text=True, check=True
     )
     assert done.stdout == key.public.pem()
+
+
+def test_halves_that_do_not_belong_together_are_refused_before_anything_is_signed(tmp_path: Path) -> None:
+    store = KeyStore(tmp_path / "keys")
+    store.create()
+    private = SigningKey(b"a" * 32).pem().split("-----BEGIN PUBLIC")[0]
+    store.signing_path.write_text(private + SigningKey(b"b" * 32).public.pem())
+    loaded = store.load()
+    assert loaded is not None
+    with pytest.raises(TraceKeyError, match="do not belong together"):
+        loaded.sign(b"message")
+
+
+def test_private_half_alone_is_enough(tmp_path: Path) -> None:
+    store = KeyStore(tmp_path / "keys")
+    made = store.create()
+    store.signing_path.write_text(made.pem().split("-----BEGIN PUBLIC")[0])
+    loaded = store.load()
+    assert loaded is not None
+    assert (loaded, loaded.public) == (made, made.public)
+
+
+def test_recording_loads_the_cryptography_only_to_sign(tmp_path: Path) -> None:
+    KeyStore(tmp_path / "keys").create()
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from agentbox.trace.keys import KeyStore\n"
+        "from agentbox.trace.ledger import Ledger\n"
+        "from agentbox.trace.writer import Run, TraceWriter\n"
+        "store = KeyStore(Path(sys.argv[1]) / 'keys')\n"
+        "writer = TraceWriter(Path(sys.argv[1]) / 't', Run('r', '', {}), store.load(), Ledger(store.ledger_path))\n"
+        "writer.append('effect', 'clock.now', {})\n"
+        "print('cryptography' in sys.modules)\n"
+        "writer.seal()\n"
+        "print('cryptography' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
