@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import os
 import secrets
 import time
@@ -18,7 +19,13 @@ from agentbox.config import Settings, process_environment
 from agentbox.engine.admission import Admission
 from agentbox.engine.directories import Directories
 from agentbox.engine.supervisor import Ending, OutputSink, supervise
-from agentbox.errors import BackendUnavailableError, InvalidRequestError, RequestError, UnknownBackendError
+from agentbox.errors import (
+    AgentboxError,
+    BackendUnavailableError,
+    InvalidRequestError,
+    RequestError,
+    UnknownBackendError,
+)
 from agentbox.isolation import registry, selfcheck
 from agentbox.isolation.backend import Backend, LiveBox
 from agentbox.isolation.facilities import Facilities
@@ -38,7 +45,9 @@ _T = TypeVar("_T")
 _FILE_THREADS = 8
 # Up to this many bytes a thread costs more than the writing.
 _INLINE_BYTES = 1 << 16
+_EXPIRY_SECONDS = 60
 _NO_GATEWAY = "egress_allowlist is not enforced yet: the run had no network"
+_log = logging.getLogger("agentbox.engine")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +79,7 @@ class Runner:
         self._admission = Admission(settings.max_concurrent_runs, settings.max_queued_runs)
         self._threads = ThreadPoolExecutor(_FILE_THREADS, "agentbox-files")
         self._running: set[asyncio.Task[object]] = set()
-        self._closed = False
+        self._expiry: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, settings: Settings) -> Runner:
@@ -109,6 +118,17 @@ class Runner:
                 )
             self._enforcement[backend.name] = await selfcheck.probe(backend, self._python(), self._probe_directory)
             self._backends[backend.name] = backend
+        if settings.snapshot_ttl_seconds:
+            self._expiry = asyncio.create_task(self._remove_expired_snapshots())
+
+    async def _remove_expired_snapshots(self) -> None:
+        """At once, then regularly, until cancelled."""
+        while True:
+            try:
+                await self._in_thread(self.snapshots.expire)
+            except (AgentboxError, OSError) as error:
+                _log.warning("expired snapshots cannot be removed: %s", error)
+            await asyncio.sleep(min(self.settings.snapshot_ttl_seconds, _EXPIRY_SECONDS))
 
     def _python(self) -> Found | None:
         return self._interpreters["python"]
@@ -122,11 +142,11 @@ class Runner:
             await asyncio.to_thread(self._directories.remove, box)
 
     async def close(self) -> None:
-        """End every run and remove everything."""
-        self._closed = True
-        for run in list(self._running):
-            run.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        """End every run and remove everything but snapshots."""
+        ending = [*self._running, *([self._expiry] if self._expiry else [])]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
         await self._facilities.close()
         await asyncio.to_thread(self._directories.close)
         self._threads.shutdown(wait=False)
@@ -312,12 +332,12 @@ async def in_thread(threads: ThreadPoolExecutor, work: Callable[..., _T], *argum
     It must: the teardown closes the workspace's descriptor, the next box gets the same number, and a thread that went
     on would read and write another run's files.
     """
-    job = threads.submit(work, *arguments)
+    submitted = threads.submit(work, *arguments)
     try:
-        return await asyncio.wrap_future(job)
+        return await asyncio.wrap_future(submitted)
     except asyncio.CancelledError:
-        if not job.cancel():
-            await to_its_end(asyncio.wait({asyncio.wrap_future(job)}))
+        if not submitted.cancel():
+            await to_its_end(asyncio.wait({asyncio.wrap_future(submitted)}))
         raise
 
 

@@ -93,6 +93,8 @@ class SnapshotStore:
             if dir_fd is None:
                 raise WorkspaceError(f"{self._root}: the snapshot directory went away", hint="make it again")
             try:
+                # What the owner can no longer see must not count against the quota.
+                self._remove_expired(dir_fd)
                 return self._save(dir_fd, snapshot_id, tree, exclude)
             except OSError as error:
                 raise WorkspaceError(
@@ -173,12 +175,13 @@ class SnapshotStore:
         if not self._ttl_seconds:
             return 0
         with vault.opened_root(self._root) as root_fd:
-            return sum(
-                _remove(dir_fd, info.snapshot_id)
-                for dir_fd in vault.all_directories(root_fd)
-                for info in tuple(_infos(dir_fd))
-                if self._expired(info)
-            )
+            return sum(map(self._remove_expired, vault.all_directories(root_fd)))
+
+    def _remove_expired(self, dir_fd: int) -> int:
+        if not self._ttl_seconds:
+            return 0
+        expired = [info.snapshot_id for info in _infos(dir_fd) if self._expired(info)]
+        return sum(_remove(dir_fd, snapshot_id) for snapshot_id in expired)
 
     def sweep(self) -> int:
         """Remove what killed writers left behind, in every owner's directory; returns how many files."""

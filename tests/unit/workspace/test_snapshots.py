@@ -378,6 +378,16 @@ def test_an_archive_of_s1_is_listed_restored_and_deleted(root: Path, tmp_path: P
     assert store.list("default") == ()
 
 
+def test_a_snapshot_that_has_expired_no_longer_counts_against_the_quota(tree: Tree, place: Path, root: Path) -> None:
+    (place / "data").write_bytes(os.urandom(300_000))
+    store = open_store(root, quota_bytes=500_000, ttl_seconds=1000)
+    old = store.save("default", tree)
+    note = root / f"{old.snapshot_id}.json"
+    note.write_text(json.dumps({**json.loads(note.read_text()), "created_at": time.time() - 1000}))
+    new = store.save("default", tree)
+    assert [path.name for path in root.glob("*.tar.gz")] == [f"{new.snapshot_id}.tar.gz"]
+
+
 def test_snapshots_expire_at_their_age_for_every_owner(tree: Tree, root: Path) -> None:
     store = open_store(root, ttl_seconds=1000)
     old = [store.save(owner, tree).snapshot_id for owner in ("default", "bob")]
