@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from agentbox.models import Confinement, FileDenial, FileGrant, Layer, Limits, ProgramRule, TextRule
-from agentbox.policy.document import AnyPolicy, Policy, policies_of
+from agentbox.policy.document import Policy, policies_of
 from agentbox.policy.paths import covers, is_below, upwards
 from agentbox.policy.protected import LAST_PARTS, why_protected
 from agentbox.policy.rule import ExecTarget, HostTarget, PathTarget, Rule, UnixTarget
+
+if TYPE_CHECKING:
+    from agentbox.policy.document import AnyPolicy
 
 OWN_RULE = "the policy and the traces"
 
@@ -154,7 +157,7 @@ class _Files:
 
     def _keep_own(self, writable: tuple[str, ...]) -> None:
         """The policy and the traces stay as they are below every write grant."""
-        for path in sorted(self._policy.index.own_files):
+        for path in sorted(self._policy.index.own.exact):
             if any(is_below(path, grant) for grant in writable):
                 self._add_denial(path, False, OWN_RULE)
 

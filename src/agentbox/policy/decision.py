@@ -3,20 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import NamedTuple, Optional
-
+from agentbox.policy.record import TYPE_CHECKING, MappingProxyType, dataclass
 from agentbox.policy.rule import HostTarget, PathTarget, Rule, UnixTarget
 
 # Files and connections that one policy keeps count of, at most: the state must not grow with what a guest does.
 MAX_COUNTED_FILES = 100_000
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 # A rule that counts, within one of the policies that are asked together.
 CountKey = tuple[int, str]
 
 
-class Counters(NamedTuple):
+@dataclass(frozen=True)
+class Counters:
     """What was counted so far. Immutable: a decision returns the next state and the asker keeps it.
 
     `once` holds the identities of the files below `read-once:` as far as the asker knows them, so that a hard link
@@ -30,7 +31,8 @@ class Counters(NamedTuple):
     times: Mapping[CountKey, tuple[float, ...]] = MappingProxyType({})
 
 
-class Decision(NamedTuple):
+@dataclass(frozen=True)
+class Decision:
     """A verdict and what it rests on.
 
     `rule` is the deciding one, None when no rule speaks of it. `layer_hint` is the strongest layer that can hold it
@@ -39,11 +41,11 @@ class Decision(NamedTuple):
     """
 
     allowed: bool
-    rule: Optional[Rule]  # noqa: UP045 - evaluated by NamedTuple on older interpreters
+    rule: Rule | None
     layer_hint: str
     reason: str
     counting: tuple[Rule, ...] = ()
-    counters: Optional[Counters] = None  # noqa: UP045
+    counters: Counters | None = None
 
 
 def layer_of(rule: Rule) -> str:

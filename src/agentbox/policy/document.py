@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Union
-
 from agentbox.policy.index import Index
+from agentbox.policy.record import TYPE_CHECKING, dataclass, field
 from agentbox.policy.rule import LimitTarget, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Union
+
+    AnyPolicy = Union["Policy", "Conjunction"]  # noqa: UP007 - CPython 3.9
 
 # The order of the old keys is part of the hash of every policy that was written before the others existed.
 _HASHED_FIRST = ("read", "write", "net", "exec", "env")
@@ -18,67 +19,11 @@ _HASHED_NEXT = ("read-once", "limits", "protect")
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """What the world answered while a policy was read: resolved paths, files of programs, their own directories."""
-
-    resolved: Mapping[str, str]
-    programs: Mapping[str, str | None]
-    libexec: Mapping[str, tuple[str, ...]]
-
-
-EMPTY = Recorded(MappingProxyType({}), MappingProxyType({}), MappingProxyType({}))
-
-
-class Answers:
-    """The functions of a caller, each answer remembered: the same policy can be read again where the world differs."""
-
-    def __init__(
-        self,
-        resolve: Callable[[str], str],
-        find_program: Callable[[str], str | None],
-        libexec_of: Callable[[str], tuple[str, ...]],
-    ) -> None:
-        self._resolve = resolve
-        self._find_program = find_program
-        self._libexec_of = libexec_of
-        self._resolved: dict[str, str] = {}
-        self._programs: dict[str, str | None] = {}
-        self._libexec: dict[str, tuple[str, ...]] = {}
-
-    def resolve(self, path: str) -> str:
-        """An absolute path without links."""
-        if path not in self._resolved:
-            self._resolved[path] = self._resolve(path)
-        return self._resolved[path]
-
-    def find_program(self, name: str) -> str | None:
-        """The resolved file of a program."""
-        if name not in self._programs:
-            self._programs[name] = self._find_program(name)
-        return self._programs[name]
-
-    def libexec_of(self, program: str) -> tuple[str, ...]:
-        """The directories of a program's own parts."""
-        if program not in self._libexec:
-            self._libexec[program] = tuple(self._libexec_of(program))
-        return self._libexec[program]
-
-    @property
-    def recorded(self) -> Recorded:
-        """The answers so far."""
-        return Recorded(
-            MappingProxyType(dict(self._resolved)),
-            MappingProxyType(dict(self._programs)),
-            MappingProxyType(dict(self._libexec)),
-        )
-
-
-@dataclass(frozen=True)
 class Policy:
     """The rules of a policy file and its includes. Two policies are equal when they say the same.
 
     `root` and `home` are what relative paths and `~` stood for, `real_root` is the root without links. `sources` are
-    the resolved files of the text: no grant makes them writable. `recorded` is what the caller's functions answered.
+    the resolved files of the text: no grant makes them writable.
     """
 
     rules: tuple[Rule, ...]
@@ -86,7 +31,6 @@ class Policy:
     home: str | None = None
     real_root: str = field(default="/", compare=False)
     sources: tuple[str, ...] = field(default=(), compare=False)
-    recorded: Recorded = field(default=EMPTY, compare=False, repr=False)
     index: Index = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -95,6 +39,8 @@ class Policy:
     @property
     def policy_sha256(self) -> str:
         """The hash of what the policy says; a policy of the old keys alone keeps the hash that it always had."""
+        import hashlib
+
         return hashlib.sha256(self._hashed_text().encode("utf-8", "surrogateescape")).hexdigest()
 
     @property
@@ -131,6 +77,8 @@ class Conjunction:
     @property
     def policy_sha256(self) -> str:
         """The hash over the hashes of the policies, in their order."""
+        import hashlib
+
         return hashlib.sha256("".join(f"{p.policy_sha256}\n" for p in self.policies).encode()).hexdigest()
 
     @property
@@ -146,9 +94,6 @@ class Conjunction:
     def protects(self) -> bool:
         """Whether any of the policies protects."""
         return any(policy.protects for policy in self.policies)
-
-
-AnyPolicy = Union[Policy, Conjunction]  # noqa: UP007 - CPython 3.9
 
 
 def policies_of(policy: AnyPolicy) -> tuple[Policy, ...]:

@@ -8,17 +8,21 @@ without them the decision names the rule for a later layer to count.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import MappingProxyType
-from typing import Any
-
 from agentbox.policy.answers import files, network, programs, variables
 from agentbox.policy.decision import Counters, Decision
-from agentbox.policy.document import AnyPolicy, Conjunction
-from agentbox.policy.index import Index
-from agentbox.policy.questions import Connect, Env, Exec, Question, Read, Resolve, Unix, Write
+from agentbox.policy.document import Conjunction
+from agentbox.policy.questions import Connect, Env, Exec, Read, Resolve, Unix, Write
+from agentbox.policy.record import TYPE_CHECKING, MappingProxyType, replace
 
-Answer = Callable[[Index, Any, "Counters | None", int], Decision]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from agentbox.policy.document import AnyPolicy
+    from agentbox.policy.index import Index
+    from agentbox.policy.questions import Question
+
+    Answer = Callable[[Index, Any, "Counters | None", int], Decision]
 
 # Each takes the index of a policy, its question, the counters, and the policy's number within a conjunction.
 ANSWERS: MappingProxyType[type, Answer] = MappingProxyType(
@@ -49,7 +53,7 @@ def decide(policy: AnyPolicy, question: Question, counters: Counters | None = No
     decision = answer(policy.index, question, counters, 0)
     if counters is None or decision.counters is not None:
         return decision
-    return decision._replace(counters=counters)
+    return replace(decision, counters=counters)
 
 
 def _decide_all(policy: Conjunction, answer: Answer, question: Question, counters: Counters | None) -> Decision:
@@ -59,10 +63,10 @@ def _decide_all(policy: Conjunction, answer: Answer, question: Question, counter
     for scope, single in enumerate(policy.policies):
         decision = answer(single.index, question, state, scope)
         if not decision.allowed:
-            return decision._replace(counters=counters)
+            return replace(decision, counters=counters)
         first = first or decision
         counting += decision.counting
         state = decision.counters or state
     if first is None:
         return _NO_QUESTION
-    return first._replace(counting=counting, counters=state)
+    return replace(first, counting=counting, counters=state)

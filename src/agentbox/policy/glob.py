@@ -8,18 +8,21 @@ slow: at most len(pattern) * len(text) steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar, Union
+from agentbox.policy.record import TYPE_CHECKING
 
-# A token is a character, ANY, STAR or a class (negated, ranges of code points).
+# A token is a run of characters, ANY, STAR or a class (negated, ranges of code points).
 ANY = 1
 STAR = 2
-CharacterClass = tuple[bool, tuple[tuple[str, str], ...]]
-Token = Union[str, int, CharacterClass]  # noqa: UP007 - CPython 3.9
-Tokens = tuple[Token, ...]
 
-_A = TypeVar("_A")
-_B = TypeVar("_B")
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeVar, Union
+
+    CharacterClass = tuple[bool, tuple[tuple[str, str], ...]]
+    Token = Union[str, int, CharacterClass]  # noqa: UP007 - CPython 3.9
+    Tokens = tuple[Token, ...]
+    _A = TypeVar("_A")
+    _B = TypeVar("_B")
 
 
 def is_pattern(text: str, *, classes: bool = False) -> bool:
@@ -30,30 +33,62 @@ def is_pattern(text: str, *, classes: bool = False) -> bool:
 def tokens(pattern: str, *, classes: bool = False) -> Tokens:
     """The pattern in the form that `matches` takes."""
     found: list[Token] = []
+    literal = ""
     at = 0
     while at < len(pattern):
         character = pattern[at]
         at += 1
-        if character == "*":
-            if not found or found[-1] != STAR:
-                found.append(STAR)
+        parsed = _character_class(pattern, at) if classes and character == "[" else None
+        if character not in "*?" and parsed is None:
+            literal += character
+            continue
+        if literal:
+            found.append(literal)
+            literal = ""
+        if parsed is not None:
+            token, at = parsed
+            found.append(token)
         elif character == "?":
             found.append(ANY)
-        elif character == "[" and classes:
-            parsed = _character_class(pattern, at)
-            if parsed is None:
-                found.append("[")
-            else:
-                token, at = parsed
-                found.append(token)
-        else:
-            found.append(character)
+        elif not found or found[-1] != STAR:
+            found.append(STAR)
+    if literal:
+        found.append(literal)
     return tuple(found)
 
 
 def matches(pattern: Tokens, text: str) -> bool:
     """Whether the whole of `text` has the form of the pattern."""
-    return greedy(pattern, text, _is_star, _character_matches)
+    count, size = len(pattern), len(text)
+    at = position = 0
+    star, resume = -1, 0
+    while True:
+        if at < count:
+            token = pattern[at]
+            if isinstance(token, str):
+                if text.startswith(token, position):
+                    at += 1
+                    position += len(token)
+                    continue
+            elif token == STAR:
+                star, resume = at, position
+                at += 1
+                continue
+            elif position < size and (token == ANY or _in_class(token, text[position])):
+                at += 1
+                position += 1
+                continue
+        elif position == size:
+            return True
+        if star < 0 or resume >= size:
+            return False
+        resume += 1
+        following = pattern[star + 1] if star + 1 < count else None
+        if isinstance(following, str):
+            resume = text.find(following, resume) if star + 2 < count else max(resume, size - len(following))
+            if resume < 0:
+                return False
+        at, position = star + 1, resume
 
 
 def greedy(
@@ -77,15 +112,9 @@ def greedy(
     return all(is_star(item) for item in pattern[at:])
 
 
-def _is_star(token: Token) -> bool:
-    return token == STAR
-
-
-def _character_matches(token: Token, character: str) -> bool:
-    if isinstance(token, str):
-        return token == character
-    if isinstance(token, int):
-        return token == ANY
+def _in_class(token: Token, character: str) -> bool:
+    if not isinstance(token, tuple):
+        return False
     negated, ranges = token
     return negated != any(low <= character <= high for low, high in ranges)
 

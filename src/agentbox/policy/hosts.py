@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
-import ipaddress
-from typing import Union
+from agentbox.policy.record import TYPE_CHECKING
 
-Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]  # noqa: UP007 - CPython 3.9
-Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]  # noqa: UP007 - CPython 3.9
+if TYPE_CHECKING:
+    import ipaddress
+    from typing import Union
+
+    Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]  # noqa: UP007 - CPython 3.9
+    Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]  # noqa: UP007 - CPython 3.9
+
 
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
 MAX_NAME = 253
@@ -15,37 +19,35 @@ _MAX_LABEL = 63
 
 # The product's own list, so that every interpreter and Node give the same answer: the registries of special-purpose
 # addresses, multicast, and the IPv6 forms that carry an IPv4 address.
-SPECIAL_NETWORKS = tuple(
-    ipaddress.ip_network(text)
-    for text in (
-        "0.0.0.0/8",
-        "10.0.0.0/8",
-        "100.64.0.0/10",
-        "127.0.0.0/8",
-        "169.254.0.0/16",
-        "172.16.0.0/12",
-        "192.0.0.0/24",
-        "192.0.2.0/24",
-        "192.88.99.0/24",
-        "192.168.0.0/16",
-        "198.18.0.0/15",
-        "198.51.100.0/24",
-        "203.0.113.0/24",
-        "224.0.0.0/4",
-        "240.0.0.0/4",
-        "::/96",
-        "64:ff9b::/96",
-        "64:ff9b:1::/48",
-        "100::/64",
-        "2001::/23",
-        "2001:db8::/32",
-        "2002::/16",
-        "fc00::/7",
-        "fe80::/10",
-        "fec0::/10",
-        "ff00::/8",
-    )
+SPECIAL_NETWORKS = (
+    "0.0.0.0/8",
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "172.16.0.0/12",
+    "192.0.0.0/24",
+    "192.0.2.0/24",
+    "192.88.99.0/24",
+    "192.168.0.0/16",
+    "198.18.0.0/15",
+    "198.51.100.0/24",
+    "203.0.113.0/24",
+    "224.0.0.0/4",
+    "240.0.0.0/4",
+    "::/96",
+    "64:ff9b::/96",
+    "64:ff9b:1::/48",
+    "100::/64",
+    "2001::/23",
+    "2001:db8::/32",
+    "2002::/16",
+    "fc00::/7",
+    "fe80::/10",
+    "fec0::/10",
+    "ff00::/8",
 )
+_special: list[Network] = []
 
 
 def parse_address(text: str) -> Address | None:
@@ -58,11 +60,17 @@ def parse_address(text: str) -> Address | None:
         text = text[1:-1]
         if ":" not in text:
             return None
+    if not text:
+        return None
     if ":" in text:
         text = text.partition("%")[0]
+    elif text[-1] not in "0123456789":
+        return None
     elif any(len(part) > 1 and part[0] == "0" for part in text.split(".")):
         # Some patch releases of CPython 3.9 read these as decimal, a resolver reads them as octal.
         return None
+    import ipaddress
+
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -74,7 +82,11 @@ def parse_address(text: str) -> Address | None:
 
 def is_special(address: Address) -> bool:
     """Whether the address is private, loopback, link-local, multicast or reserved: a rule must name it."""
-    return any(address.version == network.version and address in network for network in SPECIAL_NETWORKS)
+    if not _special:
+        import ipaddress
+
+        _special.extend(ipaddress.ip_network(text) for text in SPECIAL_NETWORKS)
+    return any(address.version == network.version and address in network for network in _special)
 
 
 def is_loopback(address: Address) -> bool:

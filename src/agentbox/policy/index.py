@@ -7,24 +7,28 @@ the verdict of a rule that does not count is made once, here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-
 from agentbox.policy.decision import Decision, by_rule
 from agentbox.policy.paths import covers, is_below
+from agentbox.policy.record import TYPE_CHECKING, MappingProxyType, dataclass
 from agentbox.policy.rule import EnvTarget, ExecTarget, HostTarget, PathTarget, Rule, SwitchTarget, UnixTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 # Beside the policy: what later runs rely on.
 OWN_NAMES = (".agentbox", "trace.jsonl")
+_OWN = Decision(False, None, "kernel", "it is the policy or where traces lie, which no run may change")
 
 
 @dataclass(frozen=True)
 class PathTable:
-    """Verdicts by path: `exact` covers what lies below each key, `patterns` are tried one after the other."""
+    """Verdicts by path: `exact` covers what lies below each key, `patterns` are tried one after the other. `longest`
+    and `shortest` are lengths of keys; 0 and 1 when there are none."""
 
     exact: Mapping[str, Decision]
     patterns: tuple[tuple[PathTarget, Decision], ...]
+    longest: int
+    shortest: int
 
     @classmethod
     def of(cls, rules: Iterable[Rule]) -> PathTable:
@@ -41,19 +45,37 @@ class PathTable:
             exact.setdefault(rule.target.path, decision)
             if rule.deny and rule.target.alias:
                 exact.setdefault(rule.target.alias, decision)
-        return cls(MappingProxyType(exact), tuple(patterns))
+        return cls._made(exact, tuple(patterns))
+
+    @classmethod
+    def of_paths(cls, paths: Iterable[str], decision: Decision) -> PathTable:
+        """The table of some paths with one verdict."""
+        return cls._made(dict.fromkeys(paths, decision), ())
+
+    @classmethod
+    def _made(cls, exact: dict[str, Decision], patterns: tuple[tuple[PathTarget, Decision], ...]) -> PathTable:
+        lengths = [len(path) for path in exact]
+        # The root is looked up apart, after the walk has come to the empty path.
+        shortest = min((length for length in lengths if length > 1), default=1)
+        return cls(MappingProxyType(exact), patterns, max(lengths, default=0), shortest)
 
     def find(self, path: str) -> Decision | None:
         """The verdict for a plain path, of the nearest directory first; None when no rule covers it."""
-        exact = self.exact
-        if exact:
+        longest = self.longest
+        if longest:
+            get = self.exact.get
             at = path
-            while at:
-                found = exact.get(at)
+            if len(at) > longest:
+                # No key is longer, so the walk begins at the first parent that can be one.
+                cut = longest if at[longest] == "/" else at.rfind("/", 0, longest)
+                at = at[:cut]
+            shortest = self.shortest
+            while len(at) >= shortest:
+                found = get(at)
                 if found is not None:
                     return found
                 at = at[: at.rfind("/")]
-            found = exact.get("/")
+            found = get("/")
             if found is not None:
                 return found
         for target, decision in self.patterns:
@@ -75,24 +97,24 @@ class PathTable:
 
 @dataclass(frozen=True)
 class HostTable:
-    """Rules for hosts, those with an exact name by name."""
+    """Verdicts for hosts, those of an exact name by name."""
 
-    names: Mapping[str, tuple[Rule, ...]]
-    others: tuple[tuple[HostTarget, Rule], ...]
+    names: Mapping[str, tuple[tuple[HostTarget, Decision], ...]]
+    others: tuple[tuple[HostTarget, Decision], ...]
 
     @classmethod
     def of(cls, rules: Iterable[Rule]) -> HostTable:
         """The table of some net rules."""
-        names: dict[str, tuple[Rule, ...]] = {}
-        others: list[tuple[HostTarget, Rule]] = []
+        names: dict[str, tuple[tuple[HostTarget, Decision], ...]] = {}
+        others: list[tuple[HostTarget, Decision]] = []
         for rule in rules:
             target = rule.target
             if not isinstance(target, HostTarget):
                 continue
             if target.name:
-                names[target.name] = (*names.get(target.name, ()), rule)
+                names[target.name] = (*names.get(target.name, ()), (target, by_rule(rule)))
             else:
-                others.append((target, rule))
+                others.append((target, by_rule(rule)))
         return cls(MappingProxyType(names), tuple(others))
 
 
@@ -115,7 +137,8 @@ class Index:
     program_denials: tuple[tuple[ExecTarget, Decision], ...]
     variables: tuple[tuple[EnvTarget, Decision], ...]
     variable_denials: tuple[tuple[EnvTarget, Decision], ...]
-    own_files: frozenset[str]
+    denies_files: bool
+    own: PathTable
     protection: Rule | None
 
     @classmethod
@@ -146,7 +169,8 @@ class Index:
             program_denials=tuple((r.target, by_rule(r)) for r in denials if isinstance(r.target, ExecTarget)),
             variables=tuple((r.target, by_rule(r)) for r in grants if isinstance(r.target, EnvTarget)),
             variable_denials=tuple((r.target, by_rule(r)) for r in denials if isinstance(r.target, EnvTarget)),
-            own_files=frozenset((*sources, *(f"{root.rstrip('/')}/{name}" for name in OWN_NAMES))),
+            denies_files=any(rule.verb == "read" for rule in denials),
+            own=PathTable.of_paths((*sources, *(f"{root.rstrip('/')}/{name}" for name in OWN_NAMES)), _OWN),
             protection=next((r for r in rules if isinstance(r.target, SwitchTarget) and r.target.on), None),
         )
 
@@ -154,10 +178,6 @@ class Index:
     def protects(self) -> bool:
         """Whether `protect: on` stands anywhere."""
         return self.protection is not None
-
-    def is_own(self, path: str) -> bool:
-        """Whether a plain path is the policy, an included file, or where traces lie; or a file below it."""
-        return path in self.own_files or any(is_below(path, own) for own in self.own_files)
 
     def counts_reading(self, path: str) -> Rule | None:
         """The `read-once:` rule that covers a path."""

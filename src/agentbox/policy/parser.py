@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from agentbox.policy.document import Answers, Policy
+from agentbox.policy.document import Policy
 from agentbox.policy.glob import is_pattern
 from agentbox.policy.paths import lexical
 from agentbox.policy.rule import Rule, Surroundings, Value
@@ -32,8 +32,6 @@ _KEY = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)([ \t]*):")
 _SECOND_KEY = re.compile(rf"(?:^|[ \t])((?:{'|'.join(sorted(KEYS))}):)(?=[ \t]|\Z)", re.IGNORECASE)
 _EQUALS = re.compile(r"([A-Za-z][A-Za-z-]*)[ \t]*=")
 
-ReadInclude = Callable[[str], "str | bytes"]
-
 
 def parse(
     text: str | bytes,
@@ -45,7 +43,7 @@ def parse(
     resolve: Callable[[str], str] | None = None,
     find_program: Callable[[str], str | None] | None = None,
     libexec_of: Callable[[str], tuple[str, ...]] | None = None,
-    read_include: ReadInclude | None = None,
+    read_include: Callable[[str], str | bytes] | None = None,
 ) -> Policy:
     """The policy that `text` says. Raises PolicySyntaxError.
 
@@ -58,26 +56,26 @@ def parse(
     """
     if not root.startswith("/"):
         raise ValueError(f"root must be an absolute path, not {root!r}")
-    answers = Answers(resolve or lexical, find_program or (lambda _: None), libexec_of or (lambda _: ()))
+    resolver = resolve or lexical
     surroundings = Surroundings(
         root=root.rstrip("/") or "/",
         home=(home.rstrip("/") or "/") if home else None,
-        resolve=answers.resolve,
-        find_program=answers.find_program,
-        libexec_of=answers.libexec_of,
+        resolve=resolver,
+        find_program=find_program or (lambda _: None),
+        libexec_of=libexec_of or (lambda _: ()),
     )
     file = "" if path is None else _joined(surroundings.root, path)
     reading = _Reading(surroundings, read_include)
     rules = tuple(reading.file(text, display or path or "<policy>", file, 0))
-    sources = tuple(dict.fromkeys(answers.resolve(source) for source in reading.sources))
-    real_root = answers.resolve(surroundings.root)
-    return Policy(rules, surroundings.root, surroundings.home, real_root, sources, answers.recorded)
+    sources = tuple(dict.fromkeys(resolver(source) for source in reading.sources))
+    real_root = resolver(surroundings.root)
+    return Policy(rules, surroundings.root, surroundings.home, real_root, sources)
 
 
 class _Reading:
     """The state while one policy and its includes are read."""
 
-    def __init__(self, surroundings: Surroundings, read_include: ReadInclude | None) -> None:
+    def __init__(self, surroundings: Surroundings, read_include: Callable[[str], str | bytes] | None) -> None:
         self._surroundings = surroundings
         self._read_include = read_include
         self._open: list[str] = []

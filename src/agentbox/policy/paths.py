@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Paths of rules: how the text of one becomes an absolute, resolved path, and what it covers.
+"""Paths of rules: what one covers.
 
 A rule covers the paths that match it and everything below them. Paths are compared part by part, never as text, so
 `./data` does not cover `./data-secret`.
@@ -7,15 +7,16 @@ A rule covers the paths that match it and everything below them. Paths are compa
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from agentbox.policy.glob import STAR, greedy, matches
+from agentbox.policy.record import TYPE_CHECKING
 
-from agentbox.policy.glob import STAR, Tokens, greedy, is_pattern, matches, tokens
-from agentbox.policy.rule import PathTarget, Surroundings, Value
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-_VARIABLE = re.compile(r"\$(?:\{|[A-Za-z_])")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_DOUBLE_STAR: Tokens = (STAR, STAR)
+    from agentbox.policy.glob import Tokens
+    from agentbox.policy.rule import PathTarget
+
+DOUBLE_STAR: Tokens = (STAR, STAR)
 
 
 def lexical(path: str) -> str:
@@ -33,9 +34,11 @@ def is_plain(path: str) -> bool:
     """Whether a path is absolute and has no empty part, `.`, `..` or NUL: what a resolver gives."""
     if path[:1] != "/" or "\0" in path or "//" in path:
         return False
-    if "/." in path and any(part in (".", "..") for part in path.split("/")):
-        return False
-    return path == "/" or path[-1] != "/"
+    if "/." in path:
+        parts = path.split("/")
+        if "." in parts or ".." in parts:
+            return False
+    return path[-1] != "/" or path == "/"
 
 
 def upwards(path: str) -> Iterator[str]:
@@ -59,63 +62,8 @@ def covers(target: PathTarget, path: str) -> bool:
         return True
     rest = path[len(target.path) :].strip("/")
     # `**` at the end of the pattern makes "and everything below" out of "matches".
-    return greedy((*target.pattern, _DOUBLE_STAR), rest.split("/") if rest else [], _is_double_star, matches)
+    return greedy((*target.pattern, DOUBLE_STAR), rest.split("/") if rest else [], _is_double_star, matches)
 
 
 def _is_double_star(part: Tokens) -> bool:
-    return part is _DOUBLE_STAR or part == _DOUBLE_STAR
-
-
-def path_target(value: Value, surroundings: Surroundings, max_bytes: int | None = None) -> PathTarget:
-    """The target of a path as a policy file writes it. Raises PolicySyntaxError."""
-    text = value.text
-    absolute = _absolute(value, surroundings)
-    parts = absolute.split("/")
-    first = next((i for i, part in enumerate(parts) if is_pattern(part)), len(parts))
-    literal = "/".join(parts[:first]) or "/"
-    rest = [part for part in parts[first:] if part not in ("", ".")]
-    for part in rest:
-        if part == "..":
-            value.fail("bad_glob", "'..' after a wildcard has no meaning", "write the directory that is meant")
-        if "**" in part and part != "**":
-            value.fail(
-                "bad_glob",
-                f"'**' must stand alone between slashes, not in '{part}'",
-                "`**` is any number of directories, `*` any characters within one name",
-                max(text.find("**"), 0),
-            )
-    while rest and rest[-1] == "**":
-        del rest[-1]
-    resolved = surroundings.resolve(single_slashes(literal))
-    alias = ""
-    if not rest:
-        parent, _, name = lexical(literal).rpartition("/")
-        named = f"{surroundings.resolve(parent or '/').rstrip('/')}/{name}"
-        alias = named if name and named != resolved else ""
-    return PathTarget(
-        path=resolved,
-        pattern=tuple(_DOUBLE_STAR if part == "**" else tokens(part) for part in rest),
-        pattern_text="/".join(rest),
-        alias=alias,
-        max_bytes=max_bytes,
-    )
-
-
-def single_slashes(path: str) -> str:
-    """The path with at most one slash between parts; `..` stays, because a link may stand before it."""
-    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
-
-
-def _absolute(value: Value, surroundings: Surroundings) -> str:
-    text = value.text
-    if text.startswith("~"):
-        if text != "~" and not text.startswith("~/"):
-            value.fail("bad_path", f"the home directory of another user, {text!r}", "write the path; only ~/ is known")
-        if surroundings.home is None:
-            value.fail("bad_path", "'~' has no meaning here: there is no home directory", "write an absolute path")
-        return surroundings.home + text[1:]
-    if _VARIABLE.match(text):
-        value.fail("bad_path", "variables are not expanded", f"write ~ or the path; a file of that name is ./{text}")
-    if _SCHEME.match(text):
-        value.fail("bad_path", f"{text!r} is a URL, not a path", "write the path without the scheme")
-    return text if text.startswith("/") else f"{surroundings.root}/{text}"
+    return part is DOUBLE_STAR or part == DOUBLE_STAR

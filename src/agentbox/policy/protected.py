@@ -9,7 +9,7 @@ for a run's summary. Names are compared without regard to case, because some fil
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from agentbox.policy.record import MappingProxyType
 
 _HOOK = "git or a hook runner executes it at the next commit, checkout or status"
 _SHELL = "a shell or a shell plugin reads it when a directory or a session is entered"

@@ -3,17 +3,25 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Union
+from agentbox.policy.record import TYPE_CHECKING, dataclass
 
 
-class Read(NamedTuple):
+@dataclass(frozen=True)
+class Read:
     """May this file be read? `identity` tells files apart whatever their names, as `device:inode`."""
 
     path: str
     identity: str | None = None
 
+    def __init__(self, path: str, identity: str | None = None) -> None:
+        # Asked for every file that is opened: four times as fast as a record's own.
+        content = self.__dict__
+        content["path"] = path
+        content["identity"] = identity
 
-class Write(NamedTuple):
+
+@dataclass(frozen=True)
+class Write:
     """May this file be written, made, removed or renamed? `size_bytes` is what the file will have afterwards; `whole`
     means a directory with everything in it, as renaming does."""
 
@@ -22,14 +30,25 @@ class Write(NamedTuple):
     identity: str | None = None
     whole: bool = False
 
+    def __init__(
+        self, path: str, size_bytes: int | None = None, identity: str | None = None, whole: bool = False
+    ) -> None:
+        content = self.__dict__
+        content["path"] = path
+        content["size_bytes"] = size_bytes
+        content["identity"] = identity
+        content["whole"] = whole
 
-class Resolve(NamedTuple):
+
+@dataclass(frozen=True)
+class Resolve:
     """May the address of this name be looked up?"""
 
     host: str
 
 
-class Connect(NamedTuple):
+@dataclass(frozen=True)
+class Connect:
     """May a connection be made? `host` is a name or an address as the program gave it; `address` is what a name was
     resolved to, when that is known; `now_seconds` is a clock that only goes forward."""
 
@@ -39,14 +58,16 @@ class Connect(NamedTuple):
     now_seconds: float | None = None
 
 
-class Unix(NamedTuple):
+@dataclass(frozen=True)
+class Unix:
     """May this UNIX socket be used? A name in the abstract space begins with `@`."""
 
     path: str
     now_seconds: float | None = None
 
 
-class Exec(NamedTuple):
+@dataclass(frozen=True)
+class Exec:
     """May this program be started? `program` is the resolved file that will run, None when there is none; `parent`
     is the resolved file of the program that starts it."""
 
@@ -55,10 +76,14 @@ class Exec(NamedTuple):
     parent: str | None = None
 
 
-class Env(NamedTuple):
+@dataclass(frozen=True)
+class Env:
     """May this variable be passed on?"""
 
     name: str
 
 
-Question = Union[Read, Write, Resolve, Connect, Unix, Exec, Env]  # noqa: UP007 - CPython 3.9
+if TYPE_CHECKING:
+    from typing import Union
+
+    Question = Union[Read, Write, Resolve, Connect, Unix, Exec, Env]  # noqa: UP007 - CPython 3.9

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import NoReturn, Union
-
 from agentbox.errors import PolicySyntaxError
-from agentbox.policy.glob import Tokens
-from agentbox.policy.hosts import Address, Network
+from agentbox.policy.record import TYPE_CHECKING, dataclass, field
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn, Union
+
+    from agentbox.policy.glob import Tokens
+    from agentbox.policy.hosts import Address, Network
 
 _MAX_SHOWN = 300
 
@@ -107,7 +109,8 @@ class SwitchTarget:
     on: bool
 
 
-Target = Union[PathTarget, HostTarget, UnixTarget, ExecTarget, EnvTarget, LimitTarget, SwitchTarget]  # noqa: UP007 - CPython 3.9
+if TYPE_CHECKING:
+    Target = Union[PathTarget, HostTarget, UnixTarget, ExecTarget, EnvTarget, LimitTarget, SwitchTarget]  # noqa: UP007 - CPython 3.9
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from agentbox.policy.record import dataclass
 from agentbox.policy.rule import Place, Value, syntax_error
 
 MAX_TEXT_CHARACTERS = 1 << 20

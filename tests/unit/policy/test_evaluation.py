@@ -42,7 +42,7 @@ PATHS = st.lists(st.sampled_from(["data", "out", "k", "x", "a.py", "..", ".", ""
 
 @given(st.sampled_from(sorted(ANSWERS, key=str)), st.lists(ANYTHING, min_size=4, max_size=4), st.booleans())
 def test_whatever_is_asked_the_answer_is_a_verdict(kind: Any, values: list[Any], counted: bool) -> None:
-    question = kind(*values[: len(kind._fields)])
+    question = kind(*values[: len(kind.__annotations__)])
     decision = decide(POLICY, question, Counters() if counted else None)
     assert decision.allowed in (True, False)
     assert decision.reason

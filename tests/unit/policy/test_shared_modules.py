@@ -20,7 +20,7 @@ SHARED = (
     PACKAGE / "policy" / "__init__.py",
     *(PACKAGE / "policy" / f"{name}.py" for name in ("decision", "document", "evaluation", "glob", "hosts", "index")),
     *(PACKAGE / "policy" / f"{name}.py" for name in ("parser", "paths", "protected", "questions", "rule", "text")),
-    *(PACKAGE / "policy" / f"{name}.py" for name in ("transport", "words")),
+    *(PACKAGE / "policy" / f"{name}.py" for name in ("record", "transport", "words")),
     *sorted((PACKAGE / "policy" / "rules").glob("*.py")),
     *sorted((PACKAGE / "policy" / "answers").glob("*.py")),
 )
@@ -74,6 +74,19 @@ def outputs_of(interpreter: str, directory: Path) -> list[str]:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
+
+
+def test_evaluation_imports_nothing_that_takes_longer_than_itself(tmp_path: Path) -> None:
+    code = "import sys; before = set(sys.modules); import agentbox.policy.evaluation, agentbox.policy.transport"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"{code}; print(*(set(sys.modules) - before))"],
+        env={"PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert {name.split(".")[0] for name in done.stdout.split()} <= {"agentbox", "__future__"}
 
 
 def test_shared_modules_work_alone(tmp_path: Path) -> None:

@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-
 from agentbox.policy.decision import MAX_COUNTED_FILES, Counters, Decision
 from agentbox.policy.index import Index
-from agentbox.policy.paths import covers, is_below, is_plain
+from agentbox.policy.paths import covers, is_plain
 from agentbox.policy.protected import why_protected
 from agentbox.policy.questions import Read, Write
+from agentbox.policy.record import MappingProxyType, replace
 from agentbox.policy.rule import PathTarget, Rule
 
 _NO_PATH = Decision(False, None, "interpreter", "the path is not absolute and resolved")
 _NO_READ = Decision(False, None, "kernel", "no `read:` or `write:` rule covers it")
 _NO_WRITE = Decision(False, None, "kernel", "no `write:` rule covers it")
-_OWN = Decision(False, None, "kernel", "it is the policy or where traces lie, which no run may change")
 
 
 def read(index: Index, question: Read, counters: Counters | None, _scope: int) -> Decision:
@@ -23,9 +21,10 @@ def read(index: Index, question: Read, counters: Counters | None, _scope: int) -
     path = question.path
     if type(path) is not str or not is_plain(path):
         return _NO_PATH
-    denied = index.read_denials.find(path)
-    if denied is not None:
-        return denied
+    if index.denies_files:
+        denied = index.read_denials.find(path)
+        if denied is not None:
+            return denied
     granted = index.reads.find(path)
     if granted is None:
         return _NO_READ
@@ -39,7 +38,7 @@ def _read_once(index: Index, question: Read, granted: Decision, counters: Counte
     rule = index.counts_reading(question.path)
     identity = question.identity or question.path
     if counters is None:
-        return granted if rule is None else granted._replace(counting=(rule,))
+        return granted if rule is None else replace(granted, counting=(rule,))
     if rule is None and identity not in counters.once:
         return granted
     rule = rule or index.once[0]
@@ -47,8 +46,8 @@ def _read_once(index: Index, question: Read, granted: Decision, counters: Counte
         return Decision(False, rule, "interpreter", f"`{rule.text}`: this file was read before")
     if len(counters.spent) >= MAX_COUNTED_FILES:
         return Decision(False, rule, "interpreter", f"`{rule.text}`: more files than can be counted")
-    after = counters._replace(once=counters.once | {identity}, spent=counters.spent | {identity})
-    return granted._replace(counting=(rule,), counters=after)
+    after = replace(counters, once=counters.once | {identity}, spent=counters.spent | {identity})
+    return replace(granted, counting=(rule,), counters=after)
 
 
 def write(index: Index, question: Write, counters: Counters | None, scope: int) -> Decision:
@@ -59,14 +58,13 @@ def write(index: Index, question: Write, counters: Counters | None, scope: int) 
     denied = index.write_denials.find(path)
     if denied is not None:
         return denied
-    if index.is_own(path):
-        return _OWN
+    own = index.own.find(path)
+    if own is not None:
+        return own
     if question.whole:
-        within = index.write_denials.find_within(path)
+        within = index.write_denials.find_within(path) or index.own.find_within(path)
         if within is not None:
             return within
-        if any(is_below(own, path) for own in index.own_files):
-            return _OWN
     granted = index.writes.find(path)
     if granted is None:
         return _NO_WRITE
@@ -83,7 +81,7 @@ def _capped(index: Index, question: Write, granted: Decision, counters: Counters
     """The verdict where files together have a cap."""
     for rule in index.capped:
         if isinstance(rule.target, PathTarget) and covers(rule.target, question.path):
-            granted = granted._replace(counting=(*granted.counting, rule))
+            granted = replace(granted, counting=(*granted.counting, rule))
     if counters is None or question.size_bytes is None:
         return granted
     for rule in granted.counting:
@@ -91,7 +89,7 @@ def _capped(index: Index, question: Write, granted: Decision, counters: Counters
         if isinstance(counted, Decision):
             return counted
         counters = counted
-    return granted._replace(counters=counters) if granted.counting else granted
+    return replace(granted, counters=counters) if granted.counting else granted
 
 
 def _counted(rule: Rule, question: Write, size_bytes: int, counters: Counters, scope: int) -> Counters | Decision:
@@ -111,4 +109,4 @@ def _counted(rule: Rule, question: Write, size_bytes: int, counters: Counters, s
         return Decision(False, rule, "interpreter", f"`{rule.text}`: more files than can be counted")
     if not sizes[identity]:
         del sizes[identity]
-    return counters._replace(sizes=MappingProxyType({**counters.sizes, key: MappingProxyType(sizes)}))
+    return replace(counters, sizes=MappingProxyType({**counters.sizes, key: MappingProxyType(sizes)}))

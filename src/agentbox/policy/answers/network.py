@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import MappingProxyType
-
-from agentbox.policy.decision import Counters, Decision, by_rule
+from agentbox.policy.decision import Decision
 from agentbox.policy.glob import matches
-from agentbox.policy.hosts import Address, is_loopback, is_special, normal_name, parse_address
-from agentbox.policy.index import HostTable, Index
+from agentbox.policy.hosts import is_loopback, is_special, normal_name, parse_address
 from agentbox.policy.paths import covers, is_plain
-from agentbox.policy.questions import Connect, Resolve, Unix
-from agentbox.policy.rule import HostTarget, Rate, Rule, UnixTarget
+from agentbox.policy.record import TYPE_CHECKING, MappingProxyType, replace
+from agentbox.policy.rule import HostTarget, UnixTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from agentbox.policy.decision import Counters
+    from agentbox.policy.hosts import Address
+    from agentbox.policy.index import HostTable, Index
+    from agentbox.policy.questions import Connect, Resolve, Unix
+    from agentbox.policy.rule import Rate
 
 _NO_HOST = Decision(False, None, "gateway", "this is neither a host name nor an address in its usual form")
 _NO_PORT = Decision(False, None, "gateway", "a connection has a port from 1 to 65535")
@@ -28,12 +33,12 @@ def resolve(index: Index, question: Resolve, _counters: Counters | None, _scope:
     if host is None:
         return _NO_HOST
     name, address = host
-    for rule in _matching(index.host_denials, name, address, None):
-        if isinstance(rule.target, HostTarget) and rule.target.port is None:
-            return by_rule(rule)
-    for rule in _matching(index.hosts, name, address, None):
-        if address is None or not is_special(address) or _names_address(rule):
-            return by_rule(rule)
+    for target, decision in _matching(index.host_denials, name, address, None):
+        if target.port is None:
+            return decision
+    for target, decision in _matching(index.hosts, name, address, None):
+        if address is None or _names_address(target) or not is_special(address):
+            return decision
     return _NO_RULE
 
 
@@ -52,20 +57,20 @@ def connect(index: Index, question: Connect, counters: Counters | None, scope: i
         if target is None:
             return _NO_HOST
     for host_name, at in ((name, address), ("", target)):
-        for rule in _matching(index.host_denials, host_name, at, port):
-            return by_rule(rule)
-    rules = list(_matching(index.hosts, name, address, port))
-    if not rules:
+        for _, denial in _matching(index.host_denials, host_name, at, port):
+            return denial
+    granting = list(_matching(index.hosts, name, address, port))
+    if not granting:
         return _NO_RULE
     if target is not None and is_special(target):
-        naming = [r for r in _matching(index.hosts, "", target, port) if _names_address(r)]
+        naming = [found for found in _matching(index.hosts, "", target, port) if _names_address(found[0])]
         if name == _LOCAL_NAME and is_loopback(target):
-            naming += [r for r in rules if isinstance(r.target, HostTarget) and r.target.name == name]
+            naming += [found for found in granting if found[0].name == name]
         if not naming:
             return _SPECIAL
-        rules = rules if address is None else naming
-    rated = [rule for rule in rules if isinstance(rule.target, HostTarget) and rule.target.rate is not None]
-    return _rated(by_rule(rules[0]), rated, question.now_seconds, counters, scope)
+        granting = granting if address is None else naming
+    rated = [found for found in granting if found[0].rate is not None]
+    return _rated(granting[0][1], rated, question.now_seconds, counters, scope)
 
 
 def unix(index: Index, question: Unix, counters: Counters | None, scope: int) -> Decision:
@@ -79,7 +84,7 @@ def unix(index: Index, question: Unix, counters: Counters | None, scope: int) ->
     found = [(target, decision) for target, decision in index.sockets if _is_socket(target, path)]
     if not found:
         return _NO_SOCKET
-    rated = [decision.rule for target, decision in found if target.rate is not None and decision.rule is not None]
+    rated = [(target, decision) for target, decision in found if target.rate is not None]
     return _rated(found[0][1], rated, question.now_seconds, counters, scope)
 
 
@@ -94,18 +99,19 @@ def _host(text: str) -> tuple[str, Address | None] | None:
     return None if name is None else (name, None)
 
 
-def _matching(table: HostTable, name: str, address: Address | None, port: int | None) -> Iterator[Rule]:
+def _matching(
+    table: HostTable, name: str, address: Address | None, port: int | None
+) -> Iterator[tuple[HostTarget, Decision]]:
     """The rules for a name or an address; `port` None is any."""
-    for rule in table.names.get(name, ()) if name else ():
-        if isinstance(rule.target, HostTarget) and _port_fits(rule.target, port):
-            yield rule
-    for target, rule in table.others:
-        if _port_fits(target, port) and _fits(target, name, address, rule.deny):
-            yield rule
-
-
-def _port_fits(target: HostTarget, port: int | None) -> bool:
-    return port is None or target.port is None or target.port == port
+    if name:
+        for target, decision in table.names.get(name, ()):
+            if port is None or target.port is None or target.port == port:
+                yield target, decision
+    for target, decision in table.others:
+        if (port is None or target.port is None or target.port == port) and _fits(
+            target, name, address, not decision.allowed
+        ):
+            yield target, decision
 
 
 def _fits(target: HostTarget, name: str, address: Address | None, deny: bool) -> bool:
@@ -121,9 +127,9 @@ def _fits(target: HostTarget, name: str, address: Address | None, deny: bool) ->
     return bool(name and target.pattern) and not target.address_pattern and matches(target.pattern, name)
 
 
-def _names_address(rule: Rule) -> bool:
+def _names_address(target: HostTarget) -> bool:
     """Whether a rule that matches an address does so by naming it, and not by being for everything."""
-    return isinstance(rule.target, HostTarget) and not rule.target.any_host and not rule.target.name
+    return not target.any_host and not target.name
 
 
 def _is_socket(target: UnixTarget, path: str) -> bool:
@@ -135,23 +141,29 @@ def _is_socket(target: UnixTarget, path: str) -> bool:
 
 
 def _rated(
-    granted: Decision, rated: list[Rule], now_seconds: float | None, counters: Counters | None, scope: int
+    granted: Decision,
+    rated: Sequence[tuple[HostTarget | UnixTarget, Decision]],
+    now_seconds: float | None,
+    counters: Counters | None,
+    scope: int,
 ) -> Decision:
     """The verdict where some of the rules that allow it have a rate: each of them must have room."""
     if not rated:
         return granted
-    granted = granted._replace(counting=tuple(rated))
+    granted = replace(granted, counting=tuple(decision.rule for _, decision in rated if decision.rule is not None))
     if counters is None:
         return granted
     times = dict(counters.times)
-    for rule in rated:
-        rate = rule.target.rate if isinstance(rule.target, (HostTarget, UnixTarget)) else None
+    for target, decision in rated:
+        rule, rate = decision.rule, target.rate
+        if rule is None or rate is None:
+            continue
         key = (scope, rule.canonical)
-        after = None if rate is None or now_seconds is None else _within(times.get(key, ()), rate, now_seconds)
+        after = None if now_seconds is None else _within(times.get(key, ()), rate, now_seconds)
         if after is None:
             return Decision(False, rule, "gateway", f"`{rule.text}`: there were as many connections as it allows")
         times[key] = after
-    return granted._replace(counters=counters._replace(times=MappingProxyType(times)))
+    return replace(granted, counters=replace(counters, times=MappingProxyType(times)))
 
 
 def _within(times: tuple[float, ...], rate: Rate, now_seconds: float) -> tuple[float, ...] | None:

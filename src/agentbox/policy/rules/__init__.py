@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from agentbox.policy.record import dataclass
 from agentbox.policy.rule import Rule, Surroundings, Value
 from agentbox.policy.rules import env, limits, net, protect, read, read_once, write
 from agentbox.policy.rules import exec as programs

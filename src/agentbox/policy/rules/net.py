@@ -14,12 +14,16 @@ import ipaddress
 import re
 
 from agentbox.policy.glob import tokens
-from agentbox.policy.hosts import MAX_NAME, Network, ends_in_number, normal_name, parse_address
-from agentbox.policy.paths import path_target
+from agentbox.policy.hosts import MAX_NAME, ends_in_number, normal_name, parse_address
+from agentbox.policy.record import TYPE_CHECKING
 from agentbox.policy.rule import HostTarget, Rate, Rule, Surroundings, UnixTarget, Value
+from agentbox.policy.rules.path_values import path_target
 
 _AMOUNT = re.compile(r"([0-9]{1,5})/(s|min|h|day)\Z")
 _UNIT_SECONDS = {"s": 1, "min": 60, "h": 3600, "day": 86400}
+if TYPE_CHECKING:
+    from agentbox.policy.hosts import Network
+
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PATTERN_CHARACTERS = re.compile(r"[A-Za-z0-9._*?\[\]!-]+\Z")
 _ADDRESS_PATTERN = re.compile(r"[0-9.*?]*[0-9][0-9.*?]*\Z")

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from agentbox.policy.paths import path_target
 from agentbox.policy.rule import Rule, Surroundings, Value
+from agentbox.policy.rules.path_values import path_target
 from agentbox.policy.rules.sizes import refuse_cap
 
 

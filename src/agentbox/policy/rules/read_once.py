@@ -6,8 +6,8 @@ Which file it is follows from its identity (device and inode), which the enforci
 
 from __future__ import annotations
 
-from agentbox.policy.paths import path_target
 from agentbox.policy.rule import Rule, Surroundings, Value
+from agentbox.policy.rules.path_values import path_target
 from agentbox.policy.rules.sizes import refuse_cap
 
 
