@@ -227,7 +227,9 @@ class Box:
 
     async def built(self) -> None:
         """Wait until the init says that the box is ready."""
-        while True:
+        ready = False
+        # The init can be faster than the process that announces it.
+        while not ready or self._pidfd < 0:
             taken = await self._channel.receive()
             if taken is None:
                 raise ConfinementError("the box died while it was built", step="unknown", errno=0)
@@ -246,8 +248,8 @@ class Box:
                 self.workspace_fd = descriptors[0]
                 if len(descriptors) > 1:
                     self.channel = socket.socket(fileno=descriptors[1])
-                self._pump = asyncio.create_task(self._read())
-                return
+                ready = True
+        self._pump = asyncio.create_task(self._read())
 
     def listen_to_judge(self, channel: Channel, on_spawn: Callable[[dict[str, Any]], None] | None) -> None:
         """Hand each report of the exec judge to `on_spawn`, until the judge has ended."""
@@ -361,6 +363,9 @@ class Box:
             if self._pidfd >= 0:
                 async with asyncio.timeout(_GONE_TIMEOUT_SECONDS):
                     await self._gone.wait()
+            return
+        if self._pump is None:
+            # The box was given up while it was built: it runs nothing, and nobody would read its answer.
             return
         async with asyncio.timeout(_GONE_TIMEOUT_SECONDS):
             try:
