@@ -155,6 +155,16 @@ def tampered(whole: list[bytes], other_run: list[bytes]) -> Iterator[tuple[str, 
     yield case(
         "rehashed_after_checkpoint", text(rehash(whole, lambda e: e.update(op="fs.write_text"), 7)), "rehashed", 6
     )
+    yield case(
+        "seal_edited_and_hashed",
+        text([*whole[:-1], rechain_one(whole[-1], ts=1796004999)]),
+        "rehashed",
+        6,
+        ledger=False,
+    )
+    yield case(
+        "seal_without_signature", text(rehash(whole, lambda e: e["args"].pop("sig"), last)), "rehashed", 6, ledger=False
+    )
     cut = rehash(whole[:5], lambda e: e.update(op="fs.write_text"), 2)
     yield case("rehashed_without_signatures", text(cut), "truncated", 5)
     yield case("rehashed_tail_of_killed", text(rehash(whole[:-2], lambda e: e.update(pid=1), 8)), "rehashed", 6,

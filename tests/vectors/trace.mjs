@@ -56,7 +56,8 @@ function checkSignature(fields, header, prev, leaves, keys) {
   assert.equal(claim.count, leaves.length);
   assert.equal(claim.head, prev);
   assert.equal(claim.root, merkleRoot(leaves).toString("hex"));
-  const message = Buffer.from(`agentbox trace 2\n${canonical({ ...claim, op: fields.op })}`);
+  const { sha, ...signed } = { ...fields, args: claim };
+  const message = Buffer.from(`agentbox trace 2\n${canonical(signed)}`);
   const key = keys.find((pem) => keyId(pem) === claim.key);
   assert.ok(key, "key");
   assert.ok(verifySignature(null, message, createPublicKey(key), Buffer.from(sig, "base64")), "signature");

@@ -98,7 +98,7 @@ class Diagnosis:
     def _signature_problem(self, entry: Entry) -> str:
         if entry.kind != "meta" or entry.op not in (record.CHECKPOINT, record.SEAL):
             return ""
-        claim = claim_of(entry.op, entry.args)
+        claim = claim_of(entry.args)
         if claim is None:
             return f"the signature of entry {entry.i} is malformed"
         key = self._trust.key(claim.key)
@@ -109,7 +109,7 @@ class Diagnosis:
             return f"entry {entry.i} signs another run"
         if key is None:
             self._foreign_key = claim.key
-        elif not is_signed_by(claim, entry.args["sig"], key):
+        elif not is_signed_by(entry.fields, key):
             return f"the signature of entry {entry.i} was not made over the entries before it"
         return ""
 

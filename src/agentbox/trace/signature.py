@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""What a checkpoint signs: everything that stands before it, the run and the policy that it belongs to."""
+"""Checkpoint and seal records: what they state about everything before them, and the signature over them."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,13 +13,13 @@ from agentbox.trace.canonical import dumps
 from agentbox.trace.keys import PublicKey, SigningKey
 
 _PREFIX = b"agentbox trace 2\n"
+_MEMBERS = frozenset({"run", "policy_sha256", "key", "count", "head", "root", "sig"})
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`count` records before the checkpoint, the last of which has the hash `head`; `root` is their Merkle root."""
+    """`count` records stand before, the last of which has the hash `head`; `root` is their Merkle root."""
 
-    op: str
     run: str
     policy_sha256: str
     key: str
@@ -26,32 +27,36 @@ class Claim:
     head: str
     root: str
 
-    def message(self) -> bytes:
-        """The bytes that are signed."""
-        return _PREFIX + dumps(asdict(self)).encode()
+    def args(self) -> dict[str, Any]:
+        """The arguments of the record, without the signature."""
+        return asdict(self)
 
 
-def signed_args(claim: Claim, key: SigningKey) -> dict[str, Any]:
-    """The arguments of a checkpoint or seal record."""
-    stated = asdict(claim)
-    del stated["op"]
-    return {**stated, "sig": base64.b64encode(key.sign(claim.message())).decode()}
-
-
-def claim_of(op: str, args: dict[str, Any]) -> Claim | None:
-    """What a checkpoint or seal record claims; None when it is not formed like one."""
-    texts = ("run", "policy_sha256", "key", "head", "root")
-    if args.keys() != {*texts, "count", "sig"} or type(args["count"]) is not int:
+def claim_of(args: Mapping[str, Any]) -> Claim | None:
+    """What a checkpoint or seal record states; None when it is not formed like one."""
+    if args.keys() != _MEMBERS or type(args["count"]) is not int:
         return None
-    if not all(isinstance(args[name], str) for name in (*texts, "sig")):
+    if not all(isinstance(args[name], str) for name in _MEMBERS - {"count"}):
         return None
-    return Claim(op, args["run"], args["policy_sha256"], args["key"], args["count"], args["head"], args["root"])
+    return Claim(args["run"], args["policy_sha256"], args["key"], args["count"], args["head"], args["root"])
 
 
-def is_signed_by(claim: Claim, sig: str, key: PublicKey) -> bool:
-    """Whether `sig` is this key's signature over the claim."""
+def message(fields: Mapping[str, Any]) -> bytes:
+    """The bytes that are signed: the record without its hash and without the signature."""
+    signed = {name: value for name, value in fields.items() if name != "sha"}
+    signed["args"] = {name: value for name, value in fields["args"].items() if name != "sig"}
+    return _PREFIX + dumps(signed).encode()
+
+
+def sign(fields: Mapping[str, Any], key: SigningKey) -> str:
+    """The signature over a record, as its `sig` states it. Raises TraceKeyError."""
+    return base64.b64encode(key.sign(message(fields))).decode()
+
+
+def is_signed_by(fields: Mapping[str, Any], key: PublicKey) -> bool:
+    """Whether the record carries this key's signature."""
     try:
-        data = base64.b64decode(sig, validate=True)
+        signature = base64.b64decode(fields["args"]["sig"], validate=True)
     except (binascii.Error, ValueError):
         return False
-    return key.verifies(data, claim.message())
+    return key.verifies(signature, message(fields))

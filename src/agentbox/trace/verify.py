@@ -20,7 +20,7 @@ from agentbox.trace.diagnosis import Anchor, Diagnosis
 from agentbox.trace.lines import LineTooLongError, blocks, lines, opened
 from agentbox.trace.merkle import MerkleTree
 from agentbox.trace.record import Entry
-from agentbox.trace.signature import Claim, claim_of, is_signed_by
+from agentbox.trace.signature import claim_of, is_signed_by
 from agentbox.trace.verdict import Status, Trust, Verdict
 
 _SHA = b',"sha":"'
@@ -90,7 +90,7 @@ class _Scan:
         self._policy = first.args.get("policy_sha256")
         self._check_each = check_each
         self._tree = MerkleTree()
-        self._signed: tuple[Claim, str] | None = None
+        self._signed: Entry | None = None
         self.anchor = Anchor(run=str(self._run or ""))
 
     def run(self, file: BinaryIO) -> bool:
@@ -136,13 +136,12 @@ class _Scan:
         """Whether the signature at the anchor was made with a trusted key."""
         if self._signed is None:
             return False
-        claim, sig = self._signed
-        key = self._trust.key(claim.key)
-        return key is not None and is_signed_by(claim, sig, key)
+        key = self._trust.key(self._signed.args["key"])
+        return key is not None and is_signed_by(self._signed.fields, key)
 
     def _accept(self, entry: Entry, count: int, head: str) -> bool:
         """Whether a checkpoint speaks about exactly what stands before it."""
-        claim = claim_of(entry.op, entry.args)
+        claim = claim_of(entry.args)
         if (
             claim is None
             or self._trust.key(claim.key) is None
@@ -151,7 +150,7 @@ class _Scan:
             or claim.root != self._tree.root()
         ):
             return False
-        former, self._signed = self._signed, (claim, entry.args["sig"])
+        former, self._signed = self._signed, entry
         if self._check_each and not self.last_is_good():
             self._signed = former
             return False

@@ -23,11 +23,12 @@ from typing import Any
 
 from agentbox.errors import TraceError
 from agentbox.trace import record
+from agentbox.trace.canonical import dumps
 from agentbox.trace.keys import SigningKey
 from agentbox.trace.ledger import Ledger, Standing
 from agentbox.trace.merkle import MerkleTree
 from agentbox.trace.record import Kind, Origin
-from agentbox.trace.signature import Claim, signed_args
+from agentbox.trace.signature import Claim, sign
 from agentbox.trace.storable import args_text, result_text
 
 CHECKPOINT_RECORDS = 256
@@ -65,11 +66,14 @@ class TraceWriter:
         ledger: Ledger,
         *,
         max_bytes: int = MAX_TRACE_BYTES,
+        force_checkpoints: bool = True,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         """Create `path`, which must not exist, and write the first record.
 
-        `max_bytes` bounds the file; `clock` gives nanoseconds since 1970. Raises TraceError.
+        `max_bytes` bounds the file. Without `force_checkpoints` only the seal waits for the disk: a crash of the
+        machine may take more, and a writer among many does not stop the others. `clock` gives nanoseconds since 1970.
+        Raises TraceError.
         """
         self.path = path
         self.run = run
@@ -77,6 +81,7 @@ class TraceWriter:
         self._key = key
         self._ledger = ledger
         self._max_bytes = max_bytes
+        self._force_checkpoints = force_checkpoints
         self._clock = clock
         self._microseconds = 0
         self._head = record.GENESIS
@@ -91,6 +96,7 @@ class TraceWriter:
         self._failure: TraceError | None = None
         self._descriptor = _create(path)
         try:
+            self._look()
             self._append(
                 "meta",
                 record.RUN_START,
@@ -127,6 +133,7 @@ class TraceWriter:
         lane: str | None = None,
     ) -> int:
         """Add a record and return its index. Whatever `args` and `result` are, it is one line. Raises TraceError."""
+        self._look()
         index = self._append(
             kind, op, args_text(args), None if result is None else result_text(result), origin, pid, lane
         )
@@ -162,7 +169,8 @@ class TraceWriter:
     def checkpoint(self) -> None:
         """Sign everything so far and force it to disk. Raises TraceError."""
         self._sign(record.CHECKPOINT)
-        self._force()
+        if self._force_checkpoints:
+            self._force()
         if self._microseconds - self._noted_at >= CHECKPOINT_SECONDS * 1e6:
             self._noted_at = self._microseconds
             self._note(sealed=False)
@@ -199,7 +207,6 @@ class TraceWriter:
         if kind not in record.KINDS or origin not in record.ORIGINS:
             raise ValueError(f"{kind} by {origin} is no record")
         index = self._count
-        self._microseconds = max(self._microseconds, self._clock() // 1000)
         before = record.line_halves(
             args, index, kind, None if lane is None else _name(lane), _name(op), origin, pid, self._head, result
         )
@@ -218,13 +225,17 @@ class TraceWriter:
                 raise self._fail(f"the trace is longer than {self._max_bytes} bytes", "the run records too much")
         return index
 
+    def _look(self) -> None:
+        """Take the time from the clock; a clock that goes back stands still here."""
+        self._microseconds = max(self._microseconds, self._clock() // 1000)
+
     def _is_due(self) -> bool:
         return self._microseconds - self._signed_at >= CHECKPOINT_SECONDS * 1e6
 
     def _sign(self, op: str) -> None:
         self._check()
+        self._look()
         claim = Claim(
-            op=op,
             run=self.run.id,
             policy_sha256=self.run.policy_sha256,
             key=self._key.public.id,
@@ -232,7 +243,17 @@ class TraceWriter:
             head=self._head,
             root=self._tree.root(),
         )
-        self._append("meta", op, args_text(signed_args(claim, self._key)))
+        fields = {
+            "args": claim.args(),
+            "i": self._count,
+            "kind": "meta",
+            "op": op,
+            "origin": "supervisor",
+            "prev": self._head,
+            "ts": self._microseconds / 1e6,
+            "v": record.VERSION,
+        }
+        self._append("meta", op, dumps({**claim.args(), "sig": sign(fields, self._key)}))
         self._unsigned = 0
         self._signed_at = self._microseconds
         self.flush()

@@ -20,7 +20,7 @@ from agentbox.trace.canonical import is_canonical, loads
 from agentbox.trace.frames import FrameError, FrameParser, encode, request_of
 from agentbox.trace.keys import SigningKey
 from agentbox.trace.ledger import Ledger
-from agentbox.trace.signature import Claim, signed_args
+from agentbox.trace.signature import sign
 from agentbox.trace.verdict import Status, Trust
 from agentbox.trace.verify import verify
 from tests.unit.trace.recording import Recording
@@ -99,8 +99,8 @@ def test_detects_rewrite_signed_with_the_attackers_key(recording: Recording, who
     def sign_again(fields: dict[str, object]) -> None:
         args = fields["args"]
         assert isinstance(args, dict)
-        claim = Claim("trace.seal", args["run"], args["policy_sha256"], attacker.public.id, 22, prev, args["root"])
-        fields["args"] = signed_args(claim, attacker)
+        args |= {"key": attacker.public.id, "head": prev}
+        args["sig"] = sign({**fields, "prev": prev}, attacker)
 
     lines = rehash(lines_of(whole), lambda fields: fields.update(op="forged.op"), 1)
     prev = json.loads(lines[-2])["sha"]
