@@ -61,15 +61,19 @@ _DOUBLE = "**"
 
 def lint(policy: Policy, exists: Callable[[str], bool]) -> tuple[Finding, ...]:
     """Every finding, in the order of the rules."""
-    return tuple(finding for rule in policy.rules for finding in _findings(policy, rule, exists))
+    found: list[Finding] = []
+    seen: dict[Rule, Rule] = {}
+    for rule in policy.rules:
+        twin = seen.setdefault(rule, rule)
+        if twin is rule:
+            found += _findings(policy, rule, exists)
+        else:
+            advice = "remove one of them"
+            found.append(Finding(Kind.DUPLICATE, rule, f"line {twin.place.line} says the same", advice))
+    return tuple(found)
 
 
 def _findings(policy: Policy, rule: Rule, exists: Callable[[str], bool]) -> Iterator[Finding]:
-    earlier = _rules_before(policy, rule)
-    twin = next((other for other in earlier if other == rule), None)
-    if twin is not None:
-        yield Finding(Kind.DUPLICATE, rule, f"line {twin.place.line} says the same", "remove one of them")
-        return
     target = rule.target
     if isinstance(target, PathTarget):
         yield from _path(policy, rule, target, exists)
@@ -88,13 +92,6 @@ def _findings(policy: Policy, rule: Rule, exists: Callable[[str], bool]) -> Iter
             yield Finding(
                 Kind.SUSPICIOUS, rule, f"`{head}:` looks like a misspelt key", f"write `{near}: ` with a space after it"
             )
-
-
-def _rules_before(policy: Policy, rule: Rule) -> tuple[Rule, ...]:
-    for index, other in enumerate(policy.rules):
-        if other is rule:
-            return policy.rules[:index]
-    return ()
 
 
 def _path(policy: Policy, rule: Rule, target: PathTarget, exists: Callable[[str], bool]) -> Iterator[Finding]:
