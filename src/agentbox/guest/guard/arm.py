@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: MIT
+"""Arming: from what the runner left in the environment to an audit hook, before any code of the guest runs.
+
+What is missing or wrong ends the process: a guard that cannot arm must not look like one that has nothing to say.
+"""
+
+from __future__ import annotations
+
+import posix
+import sys
+from posix import O_RDONLY, lstat, stat
+
+from .answers import Answers
+from .caps import Caps
+from .channel import Channel, scan
+from .effects import Effects
+from .files import Files
+from .interpreter import Interpreter
+from .lanes import Lanes
+from .matching import covers, is_below
+from .network import Network
+from .observations import Observations
+from .paths import Paths
+from .processes import Processes
+from .services import WRITING, Services
+from .view import View
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_ENCODING = sys.getfilesystemencoding()
+_KIND, _SOCKET, _DIRECTORY = 0o170000, 0o140000, 0o040000
+_MAX_POLICY_BYTES = 64 << 20
+_MAX_ONCE = 10_000
+_FORMAT = "agentbox-guard/1"
+_INHERITED = (
+    *("AGENTBOX_POLICY", "AGENTBOX_CHANNEL", "AGENTBOX_ROOT", "AGENTBOX_MODE", "AGENTBOX_ENFORCE", "AGENTBOX_WALL"),
+    *("AGENTBOX_PRIVATE", "AGENTBOX_ENTRY", "PYTHONPATH", "NODE_OPTIONS"),
+)
+
+
+class ArmingError(Exception):
+    """The guard cannot arm; the message says why."""
+
+
+def arm(directory: str, doors: Any) -> None:
+    """Arm this interpreter. `directory` is the guard's own, `doors` the module of that name. Raises ArmingError."""
+    given = _environment()
+    enforce = _one_of(given, "AGENTBOX_ENFORCE", {"1": True, "0": False}, "1")
+    strict = _one_of(given, "AGENTBOX_WALL", {"jail": False, "none": True}, "none")
+    replay = _one_of(given, "AGENTBOX_MODE", {"record": False, "replay": True}, "record")
+    answers = Answers(_tables(given, directory))
+    channel = Channel(_channel_path(given))
+    lanes = Lanes(not strict)
+    effects = Effects(channel, lanes, enforce, strict, replay)
+    private = tuple([path for path in given.get("AGENTBOX_PRIVATE", "").split(":") if path[:1] == "/"])
+    bases = tuple(answers.write_bases)
+
+    def is_written(path: str) -> bool:
+        for base in bases:
+            if is_below(path, base):
+                return True
+        return False
+
+    view: Any = None
+
+    def is_fixed(path: str) -> bool:
+        return enforce and view is not None and not is_written(path) and not view.is_private(path)
+
+    paths = Paths(is_fixed)
+    private = tuple([paths.resolve(path)[0] for path in private])
+    entry = given.get("AGENTBOX_ENTRY", "")
+    view = View(*_code(paths, directory), private, paths.resolve(entry)[0] if entry else "", is_written)
+    observations = Observations(effects, _sha256())
+    caps = Caps(answers, effects)
+    files = Files(answers, view, paths, effects, observations, caps)
+    network = Network(answers, effects, view, paths, files)
+    inherited = {name.encode(): given[name].encode(_ENCODING, "surrogateescape") for name in _INHERITED if name in given}
+    processes = Processes(answers, effects, paths, files, inherited, observations.read_own)
+    interpreter = Interpreter(effects, view, files, lanes)
+    services = Services(files, network, processes, caps, effects)
+    interpreter.is_loading = services.is_loading
+    if answers.has_once:
+        observations.once = _count_once(answers)
+    handlers: dict[str, Any] = {doors.EVENT: services.on_event}
+    for part in (files, network, processes, interpreter):
+        handlers.update(part.handlers())
+    doors.install(caps.active, tuple(WRITING) if caps.active else ())
+    sys.addaudithook(doors.hook_over(handlers.get))
+
+
+def _environment() -> dict[str, str]:
+    """The variables as the process got them, whatever `os.environ` says."""
+    return {
+        key.decode(_ENCODING, "surrogateescape"): value.decode(_ENCODING, "surrogateescape")
+        for key, value in posix.environ.items()
+    }
+
+
+def _one_of(given: dict[str, str], name: str, meanings: Any, default: str) -> Any:
+    value = given.get(name) or default
+    if value not in meanings:
+        raise ArmingError(f"{name} is {value!r}, not one of {', '.join(meanings)}")
+    return meanings[value]
+
+
+def _channel_path(given: dict[str, str]) -> str:
+    path = given.get("AGENTBOX_CHANNEL", "")
+    if not path:
+        raise ArmingError("AGENTBOX_CHANNEL names no channel to the host")
+    try:
+        found = stat(path)
+    except OSError as error:
+        raise ArmingError(f"there is no channel at {path}: {error.strerror}") from None
+    if found.st_mode & _KIND != _SOCKET:
+        raise ArmingError(f"{path} is no socket")
+    return path
+
+
+def _tables(given: dict[str, str], directory: str) -> Any:
+    """The tables of the policy that the runner wrote."""
+    path = given.get("AGENTBOX_POLICY", "")
+    if not path:
+        raise ArmingError("AGENTBOX_POLICY names no policy")
+    try:
+        descriptor = posix.open(path, O_RDONLY)
+        try:
+            size = posix.fstat(descriptor).st_size
+            data = posix.read(descriptor, min(size, _MAX_POLICY_BYTES) + 1)
+            while 0 < len(data) < size:
+                data += posix.read(descriptor, size - len(data)) or b"\0" * size
+        finally:
+            posix.close(descriptor)
+    except OSError as error:
+        raise ArmingError(f"cannot read the policy {path}: {error.strerror}") from None
+    text = data.decode("utf-8")
+    if text[:1] == "{":
+        try:
+            tables = scan(text, 0)[0]
+            if tables["format"] != _FORMAT:
+                raise ArmingError(f"the policy {path} is of the form {tables['format']!r}, this guard reads {_FORMAT!r}")
+        except (ValueError, KeyError, TypeError, StopIteration) as error:
+            raise ArmingError(f"the policy {path} is damaged: {type(error).__name__}") from None
+        return tables
+    return _read_text(text, given.get("AGENTBOX_ROOT") or posix.getcwd(), directory)
+
+
+def _read_text(text: str, root: str, directory: str) -> Any:
+    """The tables of a policy that is still text: slow, and in this process's view of the world."""
+    before = set(sys.modules)
+    sys.path.insert(0, directory + "/lib")
+    try:
+        from agentbox.guest.reading import tables_of_text
+
+        return tables_of_text(text, root)
+    except ImportError as error:
+        raise ArmingError(f"the policy is text, and what reads it is not here: {error}") from None
+    except ValueError as error:
+        raise ArmingError(f"the policy is wrong: {error}") from None
+    finally:
+        sys.path.remove(directory + "/lib")
+        for name in set(sys.modules) - before:
+            if name.partition(".")[0] == "agentbox":
+                del sys.modules[name]
+
+
+def _code(paths: Any, directory: str) -> Any:
+    """The directories of the interpreter and its packages, and those where only modules are."""
+    trees = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, directory]
+    modules = []
+    for place in sys.path:
+        if place[:1] != "/":
+            continue
+        if place.endswith(("/site-packages", "/dist-packages")):
+            trees.append(place)
+        else:
+            modules.append(place)
+    found = []
+    for places in (trees, modules):
+        resolved: list[str] = []
+        for place in places:
+            full = paths.resolve(place)[0]
+            if full not in resolved:
+                resolved.append(full)
+        found.append(tuple(resolved))
+    return found
+
+
+def _sha256() -> Any:
+    try:
+        from _sha2 import sha256
+    except ImportError:
+        try:
+            from _sha256 import sha256  # type: ignore[import-not-found, no-redef]
+        except ImportError:
+            from hashlib import sha256
+    return sha256
+
+
+def _count_once(answers: Any) -> Any:
+    """Expect the files of `read-once:` rules by what they are, so that another name is the same file."""
+    expected = set()
+    waiting = [target[1] for target in answers.once_targets]
+    while waiting and len(expected) < _MAX_ONCE:
+        path = waiting.pop()
+        try:
+            found = lstat(path)
+            if found.st_mode & _KIND == _DIRECTORY:
+                waiting += [entry.path for entry in posix.scandir(path)]
+                continue
+        except OSError:
+            continue
+        if any([covers(target, path) for target in answers.once_targets]):
+            identity = "%d:%d" % (found.st_dev, found.st_ino)
+            expected.add(identity)
+            answers.expect_once(identity)
+    targets = tuple(answers.once_targets)
+
+    def once(path: str, found: Any) -> Any:
+        """What the host must know to count a file across processes."""
+        identity = "%d:%d" % (found.st_dev, found.st_ino)
+        if identity in expected or any([covers(target, path) for target in targets]):
+            return {"identity": identity, "once": True}
+        return None
+
+    return once

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+"""What happens with a verdict: a record for the host, and a refusal that the program understands.
+
+A refusal is returned, not raised: the hook raises it from a frame in which nothing of the guard is left.
+"""
+
+from __future__ import annotations
+
+from posix import write
+
+from .channel import Channel, text_of
+from .lanes import Lanes
+from .seal import sealed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_EACCES = 13
+_MAX_TARGET = 4096
+
+
+@sealed
+class Effects:
+    """Records and refusals of one process.
+
+    `enforce` is false when denials are only written down; `strict` is true when there is no wall around the process,
+    so that doors which a wall would hold are closed here as far as an interpreter can; `replay` asks the host before
+    everything.
+    """
+
+    def __init__(self, channel: Channel, lanes: Lanes, enforce: bool, strict: bool, replay: bool) -> None:
+        self.channel = channel
+        self.lanes = lanes
+        self.enforce = enforce
+        self.strict = strict
+        self.replay = replay
+
+    def deny(self, op: str, target: str) -> Any:
+        """Record a denial. Gives the error to raise, None when denials are not enforced."""
+        shown = target if len(target) <= _MAX_TARGET else target[:_MAX_TARGET]
+        args = {"target": shown, "enforced": self.enforce}
+        self.channel.send(self._body("deny", op, text_of(args)))
+        printable = shown.encode("utf-8", "backslashreplace").decode("utf-8")
+        if self.enforce:
+            return refusal(f"agentbox: policy denies {op} {printable}")
+        line = f"agentbox[observe]: would deny {op} {printable}\n".encode("utf-8", "backslashreplace")
+        try:
+            write(2, line)
+        except OSError:
+            return None
+        return None
+
+    def observed(self, op: str, args_text: str) -> Any:
+        """Record what needs no answer. Gives an error only in a replay that does not agree."""
+        if self.replay:
+            return self.happens(op, args_text)
+        self.channel.send(self._body("observe", op, args_text))
+        return None
+
+    def happens(self, op: str, args_text: str) -> Any:
+        """Record what changes something, and wait until the host has it. Gives the error to raise when it must not
+        happen."""
+        members = '"kind":"observe","op":"%s","args":%s,"lane":%s' % (op, args_text, text_of(self.lanes.current()))
+        try:
+            answer = self.channel.ask(members)
+        except OSError as error:
+            return refusal(f"agentbox: {op} is refused because the host cannot record it: {error}")
+        if answer.get("ok") is True:
+            return None
+        return refusal(f"agentbox: {answer.get('error') or op + ' is refused by the host'}")
+
+    def body(self, op: str, args_text: str) -> bytes:
+        """An observation as bytes, up to where the lane stands; it may be kept and sent again."""
+        return ('{"id":0,"kind":"observe","op":"%s","args":%s,"lane":' % (op, args_text)).encode("ascii")
+
+    def send_again(self, body: bytes) -> None:
+        """Send what `body` gave."""
+        lane = self.lanes.current()
+        self.channel.send(body + (b'"main"}' if lane == "main" else text_of(lane).encode("ascii") + b"}"))
+
+    def _body(self, kind: str, op: str, args_text: str) -> bytes:
+        lane = text_of(self.lanes.current())
+        return ('{"id":0,"kind":"%s","op":"%s","args":%s,"lane":%s}' % (kind, op, args_text, lane)).encode("ascii")
+
+
+def refusal(text: str) -> PermissionError:
+    """A PermissionError that says exactly `text`, and has an errno for programs that look at it."""
+    error = PermissionError(text)
+    error.errno = _EACCES
+    return error

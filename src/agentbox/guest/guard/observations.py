@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""What a program read, with the hash of the content: the host can tell later whether it was the same.
+
+A file is hashed when it is opened, and again only when its size or times have changed, or changed so lately that the
+clock of the file system could not show a second change.
+"""
+
+from __future__ import annotations
+
+from posix import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, open, read
+from time import time
+
+from .channel import text_of
+from .effects import Effects
+from .seal import sealed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# Larger files are recorded with their size.
+MAX_HASHED_BYTES = 1_000_000
+_MAX_KEPT = 2048
+_SETTLED_SECONDS = 0.05
+_KIND, _REGULAR, _DIRECTORY = 0o170000, 0o100000, 0o040000
+_FLAGS = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK
+
+
+@sealed
+class Observations:
+    """Reads of one process. `own` are the paths that the guard itself is opening, by identity: no program has them."""
+
+    def __init__(self, effects: Effects, sha256: Any) -> None:
+        self._effects = effects
+        self._sha256 = sha256
+        self._kept: dict[str, Any] = {}
+        self.own: dict[int, Any] = {}
+        # Asked before a file is read; gives the members to add when the host must count it.
+        self.once: Any = None
+
+    def read(self, path: str, found: Any) -> Any:
+        """Record that a resolved path is opened for reading."""
+        effects = self._effects
+        if found is None:
+            return effects.observed("fs.open_read", text_of({"path": path, "exists": False}))
+        key = (found.st_ino, found.st_size, found.st_mtime, found.st_ctime, found.st_dev)
+        kept = self._kept.get(path)
+        if kept is not None and kept[0] == key and not effects.replay:
+            effects.send_again(kept[1])
+            return None
+        kind = found.st_mode & _KIND
+        if kind == _DIRECTORY:
+            return None
+        args: dict[str, Any] = {"path": path}
+        settled = False
+        if kind == _REGULAR:
+            digest, settled = self._digest(path, found)
+            if digest is None:
+                args["size"] = found.st_size
+            else:
+                args["sha256"] = digest
+        if self.once is not None:
+            more = self.once(path, found)
+            if more is not None:
+                return effects.happens("fs.open_read", text_of({**args, **more}))
+        text = text_of(args)
+        if effects.replay:
+            return effects.happens("fs.open_read", text)
+        body = effects.body("fs.open_read", text)
+        if settled and self.once is None:
+            if len(self._kept) >= _MAX_KEPT:
+                self._kept.clear()
+            self._kept[path] = (key, body)
+        effects.send_again(body)
+        return None
+
+    def read_own(self, path: str) -> bytes:
+        """The start of a file that the guard itself needs. Raises OSError."""
+        descriptor = self._open(path)
+        try:
+            return read(descriptor, 1 << 16)
+        finally:
+            close(descriptor)
+
+    def _open(self, path: str) -> int:
+        # A string that nobody else has: the audit event of this very call is recognised by it.
+        path = "/" + path
+        self.own[id(path)] = path
+        try:
+            return open(path, _FLAGS)
+        finally:
+            del self.own[id(path)]
+
+    def _digest(self, path: str, found: Any) -> Any:
+        """The hash of a regular file, None when it is too large or cannot be read; and whether it may be kept."""
+        settled = time() - max(found.st_mtime, found.st_ctime) > _SETTLED_SECONDS
+        if found.st_size > MAX_HASHED_BYTES:
+            return None, settled
+        try:
+            descriptor = self._open(path)
+        except OSError:
+            return None, False
+        try:
+            now = fstat(descriptor)
+            if (now.st_ino, now.st_size) != (found.st_ino, found.st_size):
+                settled = False
+            data = read(descriptor, MAX_HASHED_BYTES + 1)
+            while data and len(data) < now.st_size:
+                more = read(descriptor, MAX_HASHED_BYTES + 1 - len(data))
+                if not more:
+                    break
+                data += more
+        except OSError:
+            return None, False
+        finally:
+            close(descriptor)
+        if len(data) > MAX_HASHED_BYTES:
+            return None, False
+        return self._sha256(data).hexdigest(), settled

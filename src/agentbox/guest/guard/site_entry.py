@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: MIT
+"""The guard directory's `sitecustomize`: arms the guard, then gives the environment's own `sitecustomize` its turn.
+
+The guard's modules are loaded apart: not into `sys.modules`, and with builtins of their own, so that a program which
+replaces `len` or `sorted` changes nothing in it.
+"""
+
+import sys
+from _frozen_importlib_external import SourceFileLoader
+
+
+def _arm() -> None:
+    import builtins
+    import marshal
+    import posix
+
+    directory = __file__.rpartition("/")[0]
+    loaded = {}  # type: ignore[var-annotated]
+    real_import = builtins.__import__
+    module_type = type(sys)
+    future = module_type("__future__")
+    future.annotations = None  # type: ignore[attr-defined]
+    own = dict(vars(builtins))
+    bundle = {}  # type: ignore[var-annotated]
+
+    def code_of(name):  # type: ignore[no-untyped-def]
+        code = bundle.get(name)
+        if code is None:
+            code = SourceFileLoader("agentbox_guard_" + name, directory + "/guard/" + name + ".py").get_code(
+                "agentbox_guard_" + name
+            )
+        return code
+
+    def load(name, within):  # type: ignore[no-untyped-def]
+        found = loaded.get(name)
+        if found is None:
+            found = loaded[name] = module_type("agentbox_guard_" + name)
+            found.__dict__["__builtins__"] = within
+            exec(code_of(name), found.__dict__)  # noqa: S102 - this is an import
+        return found
+
+    def own_import(name, globals=None, locals=None, fromlist=(), level=0):  # type: ignore[no-untyped-def]  # noqa: A002
+        if level:
+            return load(name, own)
+        if name == "__future__":
+            return future
+        return real_import(name, globals, locals, fromlist, 0)
+
+    own["__import__"] = own_import
+    try:
+        try:
+            descriptor = posix.open(directory + "/guard." + str(sys.implementation.cache_tag) + ".bundle", posix.O_RDONLY)
+        except OSError:
+            descriptor = -1
+        if descriptor >= 0:
+            size = posix.fstat(descriptor).st_size
+            bundle = marshal.loads(posix.read(descriptor, size))
+            posix.close(descriptor)
+        load("arm", own).arm(directory, load("doors", vars(builtins)))
+    except BaseException as error:  # whatever it is, the guest must not run
+        reason = str(error) if type(error).__name__ == "ArmingError" else type(error).__name__ + ": " + str(error)
+        text = "agentbox: failed to arm sandbox, refusing to run: " + reason + "\n"
+        posix.write(2, text.encode("utf-8", "backslashreplace"))
+        posix._exit(70)
+
+
+def _go_on() -> None:
+    """Run the `sitecustomize` that would have run without the guard, if there is one."""
+    directory = __file__.rpartition("/")[0]
+    sys.path[:] = [place for place in sys.path if place != directory]
+    sys.path_importer_cache.pop(directory, None)
+    mine = sys.modules.pop("sitecustomize", None)
+    try:
+        __import__("sitecustomize")
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+        if mine is not None:
+            sys.modules["sitecustomize"] = mine
+
+
+_arm()
+del _arm
+_go_on()
