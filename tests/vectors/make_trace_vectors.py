@@ -150,6 +150,7 @@ def tampered(whole: list[bytes], other_run: list[bytes]) -> Iterator[tuple[str, 
     yield case("killed", text(whole[:-2]), "unsealed", None, ledger_count=6)
     yield case("torn", text([*whole[:8], whole[8][:40]], b""), "torn", 8, ledger_count=6)
     yield case("torn_line_end_only", text(whole[:9], b""), "torn", 8, ledger_count=6)
+    yield case("torn_seal", text([*whole[:-1], whole[-1][:40]], b""), "torn", last)
     yield case("torn_and_truncated", text([*whole[:8], whole[8][:40]], b""), "truncated", 8)
     yield case("rehashed", text(rehash(whole, lambda e: e.update(op="fs.write_text"), 2)), "rehashed", 0)
     yield case(

@@ -138,12 +138,13 @@ class Diagnosis:
         return self._verdict(Status.EDITED, "it does not continue the entry before it", at)
 
     def _torn(self) -> Verdict:
+        torn = f"the last line, entry {self._count}, has no end"
         missing = self._missing()
-        if missing:
-            return self._verdict(Status.TRUNCATED, missing, self._count)
+        if missing and self._standing and self._standing.count > self._count + 1:
+            return self._verdict(Status.TRUNCATED, f"{torn}, and {missing}", self._count)
         if self._sealed:
             return self._verdict(Status.INSERTED, "there is something after the seal", self._count)
-        return self._verdict(Status.TORN, f"the last line, entry {self._count}, has no end", self._count)
+        return self._verdict(Status.TORN, f"{torn}; {missing}" if missing else torn, self._count)
 
     def _end(self) -> Verdict:
         missing = self._missing()
