@@ -80,6 +80,13 @@ def _log_level(text: str) -> str:
     return level
 
 
+def _trace_runs(text: str) -> str:
+    word = text.strip().lower()
+    if word not in {"asked", "all"}:
+        raise ValueError("must be asked or all")
+    return word
+
+
 def _path(text: str) -> Path | None:
     return Path(text).expanduser() if text.strip() else None
 
@@ -132,6 +139,11 @@ class Settings:
         10.0, _number(0.1, 3600), "a client gets this long to send its headers, and again its body"
     )
     egress_allowlist: tuple[str, ...] | None = setting(None, _allowlist, "hosts that requests may name, comma list")
+    policy_ceiling: Path | None = setting(None, _path, "policy file that narrows every run; paths in it are the box's")
+    trace_runs: str = setting("asked", _trace_runs, "asked (runs with a policy or `trace`) or all")
+    trace_keep_runs: int = setting(1000, _integer(1, 1 << 24), "traces kept for each caller; the oldest go first")
+    trace_keep_bytes: int = setting(_GIB, _integer(1 << 16, 1 << 50), "bytes of traces kept for each caller")
+    trace_max_bytes: int = setting(64 << 20, _integer(1 << 16, 1 << 40), "a run whose trace grows beyond is ended")
     state_dir: Path | None = setting(None, _path, "where snapshots and state live")
     snapshot_dir: Path | None = setting(None, _path, "where snapshots live; default STATE_DIR/snapshots")
     snapshot_max_bytes: int = setting(512 << 20, _integer(1024, 1 << 50), "largest unpacked snapshot")
@@ -153,6 +165,10 @@ class Settings:
     def trace_key_dir(self) -> Path:
         """Where the key that signs traces lies, and the ledger beside it."""
         return self.resolved_state_dir() / "trace"
+
+    def runs_trace_dir(self) -> Path:
+        """Where the traces of runs behind the HTTP API lie, a directory for each caller."""
+        return self.resolved_state_dir() / "traces"
 
     def resolved_snapshot_dir(self) -> Path:
         """SNAPSHOT_DIR, else a directory below the state directory."""

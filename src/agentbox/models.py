@@ -70,7 +70,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One execution, as asked for. `files` maps a relative POSIX path to content; `owner` is the key's name."""
+    """One execution, as asked for. `files` maps a relative POSIX path to content; `policy` is the text of one; `trace`
+    asks for a trace where the operator does not record every run; `owner` is the key's name."""
 
     code: str
     language: str = "python"
@@ -84,6 +85,8 @@ class RunRequest:
     args: tuple[str, ...] = ()
     backend: str | None = None
     return_files: tuple[str, ...] = ()
+    policy: str | None = None
+    trace: bool = False
     owner: str = "default"
 
 
@@ -122,6 +125,28 @@ class CapturedStream:
 
 
 @dataclass(frozen=True, slots=True)
+class Denial:
+    """Something that the policy did not allow: `effect` is exec or env, `layer` what held it. `rule` is the rule that
+    denies it, or `rule_missing` one that would allow it, where either can be told. `trace_index` is its record."""
+
+    layer: Layer
+    effect: str
+    target: str
+    reason: str
+    trace_index: int
+    rule: str | None = None
+    rule_missing: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceHead:
+    """How long a sealed trace is, in records, and the hash of its last one."""
+
+    count: int
+    sha: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunResult:
     """Everything that is known after a run. `exit_code` is 128+n after signal n."""
 
@@ -144,6 +169,8 @@ class RunResult:
     snapshot_id: str | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    denials: tuple[Denial, ...] = ()
+    trace: TraceHead | None = None
 
 
 @dataclass(frozen=True, slots=True)

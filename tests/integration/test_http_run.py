@@ -43,6 +43,8 @@ NEW_KEYS = [
     "warnings",
     "timings",
     "usage",
+    "denials",
+    "trace",
 ]
 
 

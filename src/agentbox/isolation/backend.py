@@ -8,11 +8,12 @@ import contextlib
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentbox.isolation.boxes import Box, CommandExit
 from agentbox.isolation.facilities import Facilities
-from agentbox.isolation.plan import LaunchPlan
+from agentbox.isolation.plan import LaunchPlan, WorkspaceView
 from agentbox.isolation.requirement import Requirement
 from agentbox.linux.cgroups import Cgroup, CgroupLimits
 from agentbox.models import Confinement, Enforcement, Limits, Usage
@@ -115,6 +116,14 @@ class LiveBox:
             return Usage(None, None, None)
         return Usage(ending.cpu_ms, ending.max_rss_bytes, processes)
 
+    async def show(self, view: WorkspaceView) -> None:
+        """Say what a box under a policy shows of its workspace, which is filled by now. Raises ConfinementError."""
+        await self._box.show(view)
+
+    async def judged(self) -> None:
+        """Wait until everything that the exec judge saw was handed over, after `kill_programs`."""
+        await self._box.judged()
+
     async def kill_programs(self) -> None:
         """Kill everything that runs in the box and wait until it is gone."""
         try:
@@ -163,6 +172,15 @@ def _cgroup_limits(limits: Limits) -> CgroupLimits:
     return CgroupLimits((limits.memory_mb + limits.disk_mb) * _MIB, limits.pids + 1, limits.cpus)
 
 
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What the exec judge needs: the real path of the program that will be started and the words behind its name, and
+    who gets its reports."""
+
+    command: tuple[str, tuple[str, ...]]
+    on_spawn: Callable[[dict[str, Any]], None]
+
+
 class Backend(Protocol):
     """An isolation backend. Looked up by name in registry.BACKENDS."""
 
@@ -178,8 +196,11 @@ class Backend(Protocol):
         """The layers that should hold each resource here; selfcheck.py proves or drops each claim."""
         ...
 
-    async def launch(self, confinement: Confinement, directory: str | None = None) -> LiveBox:
-        """A box, confined and ready for its first program. `directory` is the workspace of backends that need one.
+    async def launch(
+        self, confinement: Confinement, directory: str | None = None, watch: Watch | None = None
+    ) -> LiveBox:
+        """A box, confined and ready for its first program; under a policy, ready for `show`. `directory` is the
+        workspace of backends that need one. A backend without a wall has nothing to watch with.
 
         Raises IsolationError; nothing is left then.
         """

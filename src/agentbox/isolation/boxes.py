@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from agentbox.errors import ConfinementError, IsolationError
 from agentbox.isolation.launcher import wire
-from agentbox.isolation.plan import LaunchPlan
+from agentbox.isolation.plan import LaunchPlan, WorkspaceView
 
 _START_TIMEOUT_SECONDS = 20
 _BUILD_TIMEOUT_SECONDS = 30
@@ -226,8 +226,8 @@ class Box:
         self._listener: asyncio.Task[None] | None = None
 
     async def built(self) -> None:
-        """Wait until the init says that the box is ready."""
-        ready = False
+        """Wait until the init says that the box is ready, or that its workspace waits to be filled."""
+        ready = begun = False
         # The init can be faster than the process that announces it.
         while not ready or self._pidfd < 0:
             taken = await self._channel.receive()
@@ -244,12 +244,38 @@ class Box:
             if "forked" in message:
                 self._pidfd = descriptors[0]
                 asyncio.get_running_loop().add_reader(self._pidfd, self._died)
-            elif "ready" in message:
+            elif "staged" in message:
                 self.workspace_fd = descriptors[0]
+                ready = True
+            elif "ready" in message:
+                if self.plan.staged:
+                    # The one that came first sees the whole workspace.
+                    os.close(descriptors[0])
+                else:
+                    self.workspace_fd = descriptors[0]
                 if len(descriptors) > 1:
                     self.channel = socket.socket(fileno=descriptors[1])
-                ready = True
-        self._pump = asyncio.create_task(self._read())
+                ready = begun = True
+        if begun:
+            self._pump = asyncio.create_task(self._read())
+
+    async def show(self, view: WorkspaceView) -> None:
+        """Say what a staged box shows of its workspace, and wait until it is ready. Raises ConfinementError."""
+        try:
+            await self._channel.send({"view": asdict(view)})
+            async with asyncio.timeout(_BUILD_TIMEOUT_SECONDS):
+                await self.built()
+        except (OSError, TimeoutError) as error:
+            raise ConfinementError(
+                f"the box did not become ready: {error!r}", step="show workspace", errno=getattr(error, "errno", 0)
+            ) from error
+
+    async def judged(self) -> None:
+        """Wait until everything that the exec judge saw was handed over; it ends with the programs of the box."""
+        if self._listener is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_GONE_TIMEOUT_SECONDS):
+                    await asyncio.shield(self._listener)
 
     def listen_to_judge(self, channel: Channel, on_spawn: Callable[[dict[str, Any]], None] | None) -> None:
         """Hand each report of the exec judge to `on_spawn`, until the judge has ended."""

@@ -72,7 +72,8 @@ class LaunchPlan:
     """Instructions for the launcher; plain values only, since it travels as JSON.
 
     `binds` are (source, target) pairs, shown read-only. `watch_memory_bytes` is the anonymous memory at which the
-    init kills the box, 0 where a memory cgroup does that. Ids are the box's own as the host sees them.
+    init kills the box, 0 where a memory cgroup does that. Ids are the box's own as the host sees them. A `staged` box
+    waits until its owner has filled the workspace and says what of it is shown.
     """
 
     namespaces: bool
@@ -101,6 +102,7 @@ class LaunchPlan:
     witness_all: bool = False
     exec_rules: tuple[tuple[dict[str, object], ...], ...] | None = None
     command: dict[str, object] | None = None
+    staged: bool = False
 
 
 def jail_plan(
@@ -217,6 +219,51 @@ def agent_plan(
         witness_all=view.witness_all,
         exec_rules=tuple(tuple(map(_exec_rule, programs)) for programs in confinement.programs),
         command={"exe": view.command[0], "args": view.command[1]},
+    )
+
+
+def watched_plan(plan: LaunchPlan, confinement: Confinement, command: tuple[str, tuple[str, ...]]) -> LaunchPlan:
+    """The plan of a box whose programs the exec judge sees, and under a policy decides on. `command` is the real path
+    of the program that the owner starts, and the words behind its name: granted once."""
+    held = confinement.policy_sha256 is not None
+    return replace(
+        plan,
+        judge=True,
+        exec_rules=tuple(tuple(map(_exec_rule, rules)) for rules in confinement.programs) if held else None,
+        command={"exe": command[0], "args": command[1]},
+        staged=held,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceView:
+    """What a staged box shows of its workspace: (path, writable) in an order in which they can be mounted; then paths,
+    anywhere in the box, that become read-only or hidden."""
+
+    shown: tuple[tuple[str, bool], ...]
+    read_only: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+
+
+def workspace_view(confinement: Confinement, entry: str) -> WorkspaceView:
+    """What the grants and denials of a policy leave of the workspace. `entry` is the program's own file in it, which
+    the interpreter must be able to read."""
+    grants: dict[str, bool] = {}
+    for grant in confinement.files:
+        path = WORKSPACE if _is_covered(WORKSPACE, [grant.path]) else grant.path
+        if grant.present and _is_covered(path, [WORKSPACE]):
+            grants[path] = grants.get(path, False) or grant.writable
+    grants.setdefault(entry, False)
+    shown: dict[str, bool] = {}
+    for path, writable in sorted(grants.items(), key=lambda item: item[0].split("/")):
+        # What a grant above shows in the same way needs no mount of its own, and must not get a narrower one.
+        if not any(_is_covered(path, [above]) and (given or not writable) for above, given in shown.items()):
+            shown[path] = writable
+    denials = [denial for denial in confinement.file_denials if denial.present]
+    return WorkspaceView(
+        tuple(shown.items()),
+        tuple(denial.path for denial in denials if not denial.hidden),
+        tuple(denial.path for denial in denials if denial.hidden),
     )
 
 

@@ -27,6 +27,7 @@ from agentbox.server.problems import Problem
 from agentbox.server.snapshots import SnapshotCatalogue, snapshot_body
 from agentbox.server.stream import EventStream, wants_stream
 from agentbox.server.supervised import supervised
+from agentbox.server.traces import TraceCatalogue, TraceStream
 from agentbox.server.validation import parse_run
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ class Executes(Protocol):
     def snapshots(self) -> SnapshotCatalogue:
         """Stored snapshots."""
 
+    @property
+    def traces(self) -> TraceCatalogue:
+        """Traces of runs, and the key that signs them."""
+
     async def run(self, request: RunRequest, on_output: OutputSink | None = None) -> RunResult:
         """Execute one request; cancelling ends it."""
 
@@ -60,6 +65,7 @@ def create_app(runner: Executes, settings: Settings, keys: KeyRing) -> FastAPI:
     document_bytes = problems.encode(document)
     _add_run(app, runner, settings)
     _add_snapshots(app, runner)
+    _add_traces(app, runner)
 
     @app.get("/health")
     async def health() -> Response:
@@ -131,6 +137,17 @@ def _add_snapshots(app: FastAPI, runner: Executes) -> None:
     async def delete_snapshot(request: Request, snapshot_id: str) -> Response:
         await asyncio.to_thread(runner.snapshots.delete, request.state.owner, snapshot_id)
         return Response(status_code=204)
+
+
+def _add_traces(app: FastAPI, runner: Executes) -> None:
+    @app.get("/v1/runs/{run_id}/trace")
+    async def get_trace(request: Request, run_id: str) -> Response:
+        return TraceStream(await asyncio.to_thread(runner.traces.read, request.state.owner, run_id))
+
+    @app.get("/v1/key")
+    async def get_key() -> Response:
+        pem = await asyncio.to_thread(runner.traces.public_pem)
+        return Response(pem, media_type="application/x-pem-file")
 
 
 async def _page(page: str) -> Response:

@@ -16,10 +16,10 @@ from agentbox.server.schemas import RunBody
 Json = dict[str, Any]
 
 _PROBLEMS = {
-    "400": "The request asks for something that cannot be done (language, backend, snapshot, allowlist); nothing ran",
+    "400": "What the request asks for cannot be done (language, backend, snapshot, allowlist, policy); nothing ran",
     "401": "A key is missing or unknown",
     "403": "The Origin header names a page of another site",
-    "404": "No such snapshot for this key",
+    "404": "Nothing of that name for this key",
     "405": "The path exists; the method does not",
     "409": "The snapshot would pass the caller's quota",
     "413": "The body is larger than the operator allows",
@@ -27,7 +27,7 @@ _PROBLEMS = {
     "421": "The Host header names another server",
     "429": "Too many runs wait already",
     "500": "A bug of agentbox",
-    "503": "The box could not be built, or the server is stopping; nothing ran to its end",
+    "503": "The box could not be built, its trace not be written, or the server is stopping; nothing ran to its end",
 }
 
 
@@ -103,6 +103,25 @@ def _result_schema() -> Json:
                     "processes": _nullable("integer"),
                 }
             ),
+            "denials": {
+                "type": "array",
+                "description": "what the policy did not allow; the first ones, the rest is in the trace",
+                "items": _object(
+                    {
+                        "layer": {**layers, "description": "what held it"},
+                        "effect": {"type": "string", "enum": ["exec", "env"]},
+                        "target": {"type": "string", "description": "the program's file, or the variable's name"},
+                        "reason": _TEXT,
+                        "rule": _nullable("string", description="the rule that denies it"),
+                        "rule_missing": _nullable("string", description="a rule that would allow it"),
+                        "trace_index": {**_COUNT, "description": "its record in the trace"},
+                    }
+                ),
+            },
+            "trace": {
+                "description": "records of the sealed trace, and the hash of the last one; null without a trace",
+                "anyOf": [_object({"count": _COUNT, "sha": _TEXT}), {"type": "null"}],
+            },
         }
     )
 
@@ -120,10 +139,26 @@ def _problem_schemas() -> Json:
         required=["type", "loc", "msg", "input"],
     )
     return {
-        "Problem": _object({"detail": _TEXT, **always}),
+        "Problem": _object(
+            {"detail": _TEXT, **always, "policy": {**_policy_fault_schema(), "description": "with code policy_syntax"}},
+            required=["detail", *always],
+        ),
         "TimedOut": _object({"detail": _TEXT, **always, "result": _ref("RunResult")}, required=["detail", *always]),
         "InvalidBody": _object({"detail": {"type": "array", "items": fault}, **always}),
     }
+
+
+def _policy_fault_schema() -> Json:
+    return _object(
+        {
+            "line": {"type": "integer", "minimum": 1},
+            "column": {"type": "integer", "minimum": 1},
+            "problem": {"type": "string", "description": "a stable word for the kind of fault"},
+            "reason": _TEXT,
+            "source": {"type": "string", "description": "the line, where it is short enough to be shown"},
+            "caret": {"type": "string", "description": "points at the column when it is shown below source"},
+        }
+    )
 
 
 def _request_schemas(settings: Settings, backend: str) -> Json:
@@ -245,6 +280,36 @@ def _snapshot_paths(*, keyed: bool) -> Json:
     }
 
 
+def _trace_paths(*, keyed: bool) -> Json:
+    parameter = {
+        "name": "run_id",
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+    }
+    lines = _answer("JSON Lines, as they were written; `agentbox verify` takes the file", None)
+    lines["content"] = {"application/jsonl": {"schema": {"type": "string"}}}
+    pem = _answer("The key as PEM text, for `agentbox verify --key`", None)
+    pem["content"] = {"application/x-pem-file": {"schema": {"type": "string"}}}
+    return {
+        "/v1/runs/{run_id}/trace": {
+            "parameters": [parameter],
+            "get": {
+                "operationId": "get_trace",
+                "summary": "The trace of a run of this key that has ended",
+                "responses": {"200": lines, **_problems("404", "500", keyed=keyed)},
+            },
+        },
+        "/v1/key": {
+            "get": {
+                "operationId": "get_key",
+                "summary": "The public key that verifies this server's traces",
+                "responses": {"200": pem, **_problems("500", keyed=keyed)},
+            }
+        },
+    }
+
+
 def _snapshot_schema() -> Json:
     return _object(
         {
@@ -279,6 +344,7 @@ def document(settings: Settings, backend: str, *, keyed: bool) -> Json:
             },
             "/v1/run": {"post": _run_operation(keyed=keyed)},
             **_snapshot_paths(keyed=keyed),
+            **_trace_paths(keyed=keyed),
         },
         "components": {
             "schemas": {

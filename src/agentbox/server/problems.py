@@ -29,6 +29,7 @@ STATUS: tuple[tuple[type[errors.AgentboxError], int], ...] = (
     (errors.IsolationError, 503),
     (errors.UnsafeArchiveError, 422),
     (errors.WorkspaceError, 400),
+    (errors.TraceError, 503),
     (errors.ConfigError, 500),
     (errors.InternalError, 500),
 )
@@ -44,6 +45,12 @@ HOST_SIDE: tuple[tuple[type[errors.AgentboxError], str, str], ...] = (
         errors.IsolationError,
         "The box could not be built, so nothing ran",
         "try again; the operator finds the cause in the server's log",
+    ),
+    (
+        errors.TraceError,
+        "The trace of the run could not be written, so the run was not begun, or was ended",
+        "let the program start fewer programs if a trace cannot hold what it does; the operator finds the cause in the "
+        "server's log",
     ),
     (errors.ConfigError, "Internal Server Error", "the operator finds the cause in the server's log"),
     (errors.InternalError, "Internal Server Error", "please report it, with the request id"),
@@ -104,9 +111,23 @@ def from_error(error: BaseException, *, on_run: bool = False) -> Problem:
     message, hint = _printable(error.message), error.hint
     if isinstance(error, errors.WorkspaceError):
         message, hint = _without_host_paths(message), _without_host_paths(hint)
+    if isinstance(error, errors.PolicySyntaxError):
+        return Problem(status, message, error.code, hint, headers, {"policy": _policy_fault(error)})
     if status == 422:
         return Problem(422, [_fault(error.code, message)], error.code, hint, headers)
     return Problem(status, message, error.code, hint, headers)
+
+
+def _policy_fault(error: errors.PolicySyntaxError) -> dict[str, Any]:
+    """Where the text of a policy is wrong; `caret` points at it when it is shown below `source`."""
+    return {
+        "line": error.line,
+        "column": error.column,
+        "problem": error.problem,
+        "reason": error.reason,
+        "source": error.source,
+        "caret": error.caret if error.source else "",
+    }
 
 
 def _fault(code: str, message: str) -> dict[str, Any]:

@@ -11,12 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validat
 from pydantic_core import PydanticCustomError
 
 from agentbox.isolation.interpreters import by_language
-from agentbox.models import CapturedStream, Outcome, RequestedLimits, RunRequest, RunResult
+from agentbox.models import CapturedStream, Denial, Outcome, RequestedLimits, RunRequest, RunResult
 from agentbox.server import fields
 
 MAX_FILES = 1000
 MIN_PIDS = 8
 MAX_TEXT_ARGUMENTS = 256
+MAX_POLICY_CHARACTERS = 64 << 10
 MAX_ARGUMENT_BYTES = 1 << 20  # the kernel gives a program about 2 MiB for arguments and environment together
 
 
@@ -98,6 +99,12 @@ class RunBody(Closed):
     return_files: Annotated[list[fields.RelativePath], Field(max_length=64)] | None = Field(
         None, description="patterns (`*`, `?`, `**`) of files to bring back"
     )
+    policy: Annotated[str, Field(max_length=MAX_POLICY_CHARACTERS)] | None = Field(
+        None, description="text of a policy that narrows what the program may touch; its paths are relative to /work"
+    )
+    trace: fields.LaxBoolean = Field(
+        False, description="record a trace; a run with a policy has one anyway, and where the operator records all runs"
+    )
 
     @model_validator(mode="after")
     def _bounded_together(self) -> RunBody:
@@ -130,6 +137,8 @@ def to_request(body: RunBody, owner: str) -> RunRequest:
         args=tuple(body.args or ()),
         backend=body.backend,
         return_files=tuple(body.return_files or ()),
+        policy=body.policy,
+        trace=body.trace,
         owner=owner,
     )
 
@@ -190,6 +199,20 @@ def result_body(result: RunResult) -> dict[str, Any]:
             "max_memory_bytes": result.usage.max_memory_bytes,
             "processes": result.usage.processes,
         },
+        "denials": [_denial_body(denial) for denial in result.denials],
+        "trace": None if result.trace is None else {"count": result.trace.count, "sha": result.trace.sha},
+    }
+
+
+def _denial_body(denial: Denial) -> dict[str, Any]:
+    return {
+        "layer": denial.layer.value,
+        "effect": denial.effect,
+        "target": shown_path(denial.target),
+        "reason": shown_path(denial.reason),
+        "rule": denial.rule,
+        "rule_missing": denial.rule_missing,
+        "trace_index": denial.trace_index,
     }
 
 

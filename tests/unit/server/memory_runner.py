@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
 
 from agentbox.config import Settings
 from agentbox.errors import NotFoundError, UnknownBackendError
@@ -55,6 +57,22 @@ class MemorySnapshots:
         del self.stored[owner, snapshot_id]
 
 
+class MemoryTraces:
+    """Traces that exist only as entries of `stored`: (owner, run id) to a file."""
+
+    def __init__(self) -> None:
+        self.stored: dict[tuple[str, str], Path] = {}
+
+    def read(self, owner: str, run_id: str) -> BinaryIO:
+        try:
+            return self.stored[owner, run_id].open("rb")
+        except KeyError:
+            raise NotFoundError(f"No trace of a run {run_id!r}") from None
+
+    def public_pem(self) -> str:
+        return "-----BEGIN PUBLIC KEY-----\n"
+
+
 @dataclass
 class MemoryRunner:
     """Executes Python as a plain child process; `requests` and `ended` say what reached it and what came to an end."""
@@ -62,6 +80,7 @@ class MemoryRunner:
     settings: Settings
     backend_name: str = "memory"
     snapshots: MemorySnapshots = field(default_factory=MemorySnapshots)
+    traces: MemoryTraces = field(default_factory=MemoryTraces)
     requests: list[RunRequest] = field(default_factory=list)
     ended: int = 0
     failure: Exception | None = None

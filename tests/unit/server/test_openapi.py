@@ -37,6 +37,8 @@ def test_every_route_is_documented() -> None:
         "get /v1/snapshots",
         "get /v1/snapshots/{snapshot_id}",
         "delete /v1/snapshots/{snapshot_id}",
+        "get /v1/runs/{run_id}/trace",
+        "get /v1/key",
     }
 
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from agentbox.isolation import host
-from agentbox.isolation.backend import LiveBox, build_in_cgroup
+from agentbox.isolation.backend import LiveBox, Watch, build_in_cgroup
 from agentbox.isolation.facilities import Facilities
-from agentbox.isolation.plan import jail_plan
+from agentbox.isolation.plan import jail_plan, watched_plan
 from agentbox.isolation.requirement import Requirement
 from agentbox.models import Confinement, Enforcement, Layer
 
@@ -39,7 +39,9 @@ class JailBackend:
             disk=Layer.KERNEL,
         )
 
-    async def launch(self, confinement: Confinement, directory: str | None = None) -> LiveBox:
+    async def launch(
+        self, confinement: Confinement, directory: str | None = None, watch: Watch | None = None
+    ) -> LiveBox:
         """See Backend."""
         del directory
         facilities = self._facilities
@@ -52,7 +54,12 @@ class JailBackend:
                 host_gid=gid,
                 memory_held_by_cgroup="memory" in facilities.held,
             )
-            return await build_in_cgroup(facilities, plan, confinement, lambda: facilities.ids.give_back(uid))
+            if watch is not None:
+                plan = watched_plan(plan, confinement, watch.command)
+            on_spawn = watch.on_spawn if watch is not None else None
+            return await build_in_cgroup(
+                facilities, plan, confinement, lambda: facilities.ids.give_back(uid), on_spawn=on_spawn
+            )
         except BaseException:
             facilities.ids.give_back(uid)
             raise

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 
 from agentbox.errors import InternalError
-from agentbox.isolation.backend import LiveBox, build_in_cgroup
+from agentbox.isolation.backend import LiveBox, Watch, build_in_cgroup
 from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.plan import unisolated_plan
 from agentbox.isolation.requirement import Requirement
@@ -37,8 +37,11 @@ class SubprocessBackend:
             cpu=Layer.KERNEL if "cpu" in held else Layer.NONE,
         )
 
-    async def launch(self, confinement: Confinement, directory: str | None = None) -> LiveBox:
+    async def launch(
+        self, confinement: Confinement, directory: str | None = None, watch: Watch | None = None
+    ) -> LiveBox:
         """See Backend."""
+        del watch
         if directory is None:
             raise InternalError(f"backend {self.name} was given no directory")
         plan = unisolated_plan(

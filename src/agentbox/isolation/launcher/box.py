@@ -113,7 +113,7 @@ def _judge(plan: dict[str, Any], init_pid: int, proc: int, init: socket.socket, 
 
 def _finish(plan: dict[str, Any], trees: dict[str, int], sock: socket.socket, judge_end: socket.socket) -> None:
     """The rest, in the box's init: its view of the file system, its confinement, its service."""
-    channel = root.build(plan, trees)
+    channel = root.build(plan, trees, sock)
     with step("open workspace"):
         workspace = os.open(plan["workspace"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with step("host name"):

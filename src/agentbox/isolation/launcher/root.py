@@ -7,6 +7,7 @@ import os
 import socket
 from typing import Any
 
+from agentbox.isolation.launcher import view
 from agentbox.isolation.launcher.steps import step
 from agentbox.linux import mounts, namespaces, process
 
@@ -46,9 +47,9 @@ def open_trees(plan: dict[str, Any]) -> dict[str, int]:
     return trees
 
 
-def build(plan: dict[str, Any], trees: dict[str, int]) -> socket.socket | None:
-    """Make the root of this mount namespace and move into it. Returns the listener of the guard's channel, where the
-    plan has one."""
+def build(plan: dict[str, Any], trees: dict[str, int], owner: socket.socket) -> socket.socket | None:
+    """Make the root of this mount namespace and move into it. `owner` fills the workspace meanwhile, where the plan is
+    staged. Returns the listener of the guard's channel, where the plan has one."""
     os.umask(0o022)
     with step("new root"):
         options = {"size": str(plan["disk_bytes"]), "nr_inodes": str(plan["inodes"]), "mode": "0755"}
@@ -67,11 +68,11 @@ def build(plan: dict[str, Any], trees: dict[str, int]) -> socket.socket | None:
             os.symlink(target, f".{path}")
     for target, tree in trees.items():
         with step(f"mount {target}"):
-            _make_mount_point(f".{target}", tree)
+            view.make_mount_point(f".{target}", tree)
             mounts.attach(tree, f".{target}")
             os.close(tree)
     with step("hide"):
-        _hide(plan)
+        view.hide(plan["hidden"])
     with step("working directory"):
         os.makedirs(f".{plan['workspace']}", exist_ok=True)
     with step("mount /proc"):
@@ -85,6 +86,8 @@ def build(plan: dict[str, Any], trees: dict[str, int]) -> socket.socket | None:
     if plan["channel"]:
         with step("guard's channel"):
             channel = _listen(f".{plan['channel']}")
+    if plan["staged"]:
+        view.stage(plan["workspace"], owner)
     with step("pivot"):
         mounts.pivot_here()
     with step("seal root"):
@@ -101,26 +104,6 @@ def _listen(path: str) -> socket.socket:
     listener.bind(path)
     listener.listen(_CHANNEL_BACKLOG)
     return listener
-
-
-def _hide(plan: dict[str, Any]) -> None:
-    """Cover what a grant shows and the policy denies: a directory with an empty one, a file with one that opens for
-    nobody."""
-    covered = [path for path in plan["hidden"] if os.path.lexists(f".{path}")]
-    if not covered:
-        return
-    os.mkdir("./hidden", 0o700)
-    os.mkdir("./hidden/directory", 0)
-    os.close(os.open("./hidden/file", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0))
-    for path in covered:
-        cover = "directory" if os.path.isdir(f".{path}") else "file"
-        tree = mounts.clone_tree(f"./hidden/{cover}", recursive=False)
-        mounts.set_attributes(tree, _READ_ONLY, recursive=False)
-        mounts.attach(tree, f".{path}")
-        os.close(tree)
-    os.unlink("./hidden/file")
-    os.rmdir("./hidden/directory")
-    os.rmdir("./hidden")
 
 
 def _open_writable(plan: dict[str, Any]) -> None:
@@ -162,14 +145,6 @@ def _mount_proc(plan: dict[str, Any]) -> None:
             mounts.set_attributes(tree, mounts.ATTR_RDONLY)
             mounts.attach(tree, f".{path}")
             os.close(tree)
-
-
-def _make_mount_point(path: str, tree: int) -> None:
-    if os.path.isdir(f"/proc/self/fd/{tree}"):
-        os.makedirs(path, exist_ok=True)
-    else:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
 
 
 def _write(path: str, content: bytes) -> None:

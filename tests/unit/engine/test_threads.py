@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agentbox.engine.runner import in_thread, to_its_end
+from agentbox.engine.threads import in_thread, to_its_end
 
 
 def test_a_cancelled_run_goes_on_only_when_the_thread_that_uses_its_workspace_has_ended() -> None:

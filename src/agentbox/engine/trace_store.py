@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT
+"""The traces of a server's runs: `<directory>/<caller>/<run id>.jsonl`, as many and as large together as is allowed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from pathlib import Path
+from typing import BinaryIO
+
+from agentbox.errors import NotFoundError, TraceError
+from agentbox.workspace.vault import owner_directory
+
+_RUN_ID = re.compile(r"[0-9a-f]{32}\Z")
+_SUFFIX = ".jsonl"
+
+
+class TraceStore:
+    """Used by one server at a time, from any thread. `keep_runs` and `keep_bytes` hold for each caller."""
+
+    def __init__(self, directory: Path, *, keep_runs: int, keep_bytes: int) -> None:
+        self._directory = directory
+        self._keep_runs = keep_runs
+        self._keep_bytes = keep_bytes
+        self._lock = threading.Lock()
+        # Ended traces by caller's directory: run id to size, the oldest first.
+        self._kept: dict[str, dict[str, int]] = {}
+
+    def open(self) -> None:
+        """Make the directory and see what is there. Raises TraceError."""
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for owner in os.scandir(self._directory):
+                if owner.is_dir(follow_symlinks=False):
+                    self._kept[owner.name] = _found_in(owner.path)
+        except OSError as error:
+            raise TraceError(
+                f"{self._directory}: traces cannot be kept there: {error.strerror}",
+                hint="set AGENTBOX_STATE_DIR to a directory that this user may write to",
+            ) from error
+        for name in self._kept:
+            self._remove_oldest(name)
+
+    def new(self, owner: str, run_id: str) -> Path:
+        """Where the trace of a new run goes. Raises TraceError."""
+        directory = self._directory / owner_directory(owner)
+        try:
+            directory.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise TraceError(f"{directory}: cannot be made: {error.strerror}", hint="free disk space") from error
+        return directory / f"{run_id}{_SUFFIX}"
+
+    def keep(self, owner: str, run_id: str) -> None:
+        """Offer the trace of a run that has ended, and remove the oldest of its caller where there are too many."""
+        name = owner_directory(owner)
+        with contextlib.suppress(OSError):
+            size = self._path(name, run_id).stat().st_size
+            with self._lock:
+                self._kept.setdefault(name, {})[run_id] = size
+            self._remove_oldest(name)
+
+    def read(self, owner: str, run_id: str) -> BinaryIO:
+        """An ended run's trace, opened. Raises NotFoundError when this caller has none of that name."""
+        name = owner_directory(owner)
+        with self._lock:
+            known = bool(_RUN_ID.match(run_id)) and run_id in self._kept.get(name, {})
+        if known:
+            with contextlib.suppress(FileNotFoundError):
+                return self._path(name, run_id).open("rb")
+        raise NotFoundError(
+            f"No trace of a run {run_id[:64]!r}",
+            hint='a trace is kept of runs with a policy or `"trace": true`, until newer ones take its place',
+        )
+
+    def _path(self, name: str, run_id: str) -> Path:
+        return self._directory / name / f"{run_id}{_SUFFIX}"
+
+    def _remove_oldest(self, name: str) -> None:
+        gone = []
+        with self._lock:
+            kept = self._kept[name]
+            total = sum(kept.values())
+            while len(kept) > self._keep_runs or (total > self._keep_bytes and len(kept) > 1):
+                oldest = next(iter(kept))
+                total -= kept.pop(oldest)
+                gone.append(oldest)
+        for run_id in gone:
+            with contextlib.suppress(OSError):
+                self._path(name, run_id).unlink()
+
+
+def _found_in(directory: str) -> dict[str, int]:
+    found = []
+    for entry in os.scandir(directory):
+        run_id = entry.name.removesuffix(_SUFFIX)
+        if entry.name != run_id and _RUN_ID.match(run_id) and entry.is_file(follow_symlinks=False):
+            facts = entry.stat(follow_symlinks=False)
+            found.append((facts.st_mtime_ns, run_id, facts.st_size))
+    return {run_id: size for _, run_id, size in sorted(found)}

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: MIT
+"""One run, from a decided request to its result: the order of the walk, and its way back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from agentbox.config import Settings, process_environment
+from agentbox.engine.directories import Directories
+from agentbox.engine.run_policy import RunPolicy, prepare, take_back
+from agentbox.engine.run_trace import RunTrace, RunTraces
+from agentbox.engine.supervisor import Ending, OutputSink, supervise
+from agentbox.engine.threads import in_thread, to_its_end
+from agentbox.errors import AgentboxError, TraceError
+from agentbox.isolation.backend import Backend, LiveBox, Watch
+from agentbox.isolation.interpreters import Found, Interpreter
+from agentbox.isolation.plan import WORKSPACE
+from agentbox.models import (
+    Confinement,
+    Enforcement,
+    Layer,
+    Limits,
+    Outcome,
+    RunRequest,
+    RunResult,
+    Timings,
+    TraceHead,
+    Usage,
+)
+from agentbox.workspace.collecting import collect_files
+from agentbox.workspace.placing import place_files
+from agentbox.workspace.snapshots import SnapshotStore
+from agentbox.workspace.tree import Tree
+
+_T = TypeVar("_T")
+# Up to this many bytes a thread costs more than the writing.
+_INLINE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A request with everything about it decided. `enforcement` is what the backend was seen to hold here."""
+
+    request: RunRequest
+    backend: Backend
+    enforcement: Enforcement
+    interpreter: Interpreter
+    found: Found
+    limits: Limits
+    allowlist: tuple[str, ...]
+    warnings: list[str]
+    policy: RunPolicy | None
+    traced: bool
+
+
+class Walk:
+    """One run. `asked_at` is the monotonic time at which it was asked for; now it has a place."""
+
+    def __init__(
+        self,
+        decided: Decided,
+        settings: Settings,
+        snapshots: SnapshotStore,
+        directories: Directories,
+        traces: RunTraces,
+        threads: ThreadPoolExecutor,
+        asked_at: float,
+    ) -> None:
+        self._decided = decided
+        self._settings = settings
+        self._snapshots = snapshots
+        self._directories = directories
+        self._traces = traces
+        self._threads = threads
+        self._asked_at = asked_at
+        self._admitted_at = time.monotonic()
+        self._run_id = secrets.token_hex(16)
+        self._directory: Path | None = None
+        self._box: LiveBox | None = None
+        self._trace: RunTrace | None = None
+        self._made: tuple[tuple[str, ...], ...] = ()
+        self._snapshot_id: str | None = None
+        self._files: dict[str, bytes] = {}
+
+    async def go(self, on_output: OutputSink | None) -> RunResult:
+        """Run it to its end. See Runner.run."""
+        details: dict[str, Any] = {}
+        exit_code = 128 + signal.SIGKILL
+        try:
+            if self._decided.traced:
+                self._trace = await self._begin_trace()
+            box = await self._build()
+            ending = await self._supervise(box, on_output)
+            details, exit_code = _facts(ending), ending.exit_code
+            await self._collect(box, ending)
+            oom_killed, usage = box.oom_killed(), box.usage()
+            details |= {"oom_killed": oom_killed, "snapshot_id": self._snapshot_id, "usage": asdict(usage)}
+            head = await to_its_end(self._trace.end(exit_code, details)) if self._trace else None
+            return self._result(ending, head, oom_killed, usage)
+        except BaseException as error:
+            details["error"] = error.code if isinstance(error, AgentboxError) else type(error).__name__
+            raise
+        finally:
+            await to_its_end(self._teardown(exit_code, details))
+
+    async def _begin_trace(self) -> RunTrace:
+        decided = self._decided
+        policy = decided.policy.policy if decided.policy else None
+        writer = await self._in_thread(
+            lambda: self._traces.begin(self._run_id, decided.request, policy, decided.limits, decided.backend.name)
+        )
+        return RunTrace(self._traces, writer, decided.request, policy)
+
+    async def _build(self) -> LiveBox:
+        """The box, its workspace filled, ready for the program."""
+        decided, trace, policy = self._decided, self._trace, self._decided.policy
+        if decided.backend.needs_directory:
+            # Not in a thread: a cancelled wait would lose the path, and nobody would remove the directory.
+            self._directory = self._directories.make()
+        if policy is not None:
+            confinement = policy.confinement
+        else:
+            confinement = Confinement(decided.limits, decided.found.directories)
+        watch = self._watch(trace) if trace is not None else None
+        directory = str(self._directory / "work") if self._directory else None
+        self._box = box = await decided.backend.launch(confinement, directory, watch)
+        if trace is not None:
+            trace.on_failure = box.kill
+        tree = self._tree(box)
+        await self._fill(tree)
+        if policy is not None:
+            prepared = await self._in_thread(lambda: prepare(policy, tree, decided.interpreter.entry_file))
+            self._made = prepared.made
+            decided.warnings.extend(prepared.warnings)
+            await box.show(prepared.view)
+        return box
+
+    def _watch(self, trace: RunTrace) -> Watch:
+        program, *words = self._argv(WORKSPACE)
+        return Watch((os.path.realpath(program), tuple(words)), trace.seen)
+
+    async def _fill(self, tree: Tree) -> None:
+        request = self._decided.request
+        code = request.code.encode("utf-8", "surrogateescape")
+        files = {**request.files, self._decided.interpreter.entry_file: code}
+
+        def place() -> None:
+            if request.snapshot_id:
+                restored = self._snapshots.restore(request.owner, request.snapshot_id, tree)
+                self._decided.warnings.extend(restored)
+            place_files(tree, files)
+
+        if request.snapshot_id or sum(map(len, files.values())) > _INLINE_BYTES:
+            await self._in_thread(place)
+        else:
+            place()
+
+    async def _supervise(self, box: LiveBox, on_output: OutputSink | None) -> Ending:
+        decided, trace = self._decided, self._trace
+        if trace is not None:
+            for name in decided.policy.withheld if decided.policy else ():
+                trace.withheld(name)
+            trace.check()
+        ending = await supervise(
+            box,
+            self._argv(box.workspace_path),
+            self._environment(),
+            stdin=decided.request.stdin,
+            limits=decided.limits,
+            max_total_output_bytes=self._settings.max_total_output_bytes,
+            on_output=on_output,
+        )
+        if trace is not None:
+            await box.judged()
+            trace.check()
+        return ending
+
+    def _argv(self, workspace: str) -> list[str]:
+        decided = self._decided
+        script = f"{workspace}/{decided.interpreter.entry_file}"
+        return [
+            *decided.interpreter.argv(decided.found.path, script, decided.limits.memory_mb),
+            *decided.request.args,
+        ]
+
+    def _environment(self) -> dict[str, str]:
+        decided = self._decided
+        asked = decided.policy.passed if decided.policy else decided.request.env
+        if decided.backend.name == "unrestricted":
+            return {**process_environment(), **asked}
+        scratch = "/tmp" if self._directory is None else str(self._directory / "tmp")  # noqa: S108
+        return {
+            "PATH": f"{os.path.dirname(decided.found.path)}:/usr/local/bin:/usr/bin:/bin",
+            "HOME": scratch,
+            "TMPDIR": scratch,
+            "LANG": "C.UTF-8",
+            # Output must not wait in a buffer that a timeout would throw away.
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **asked,
+        }
+
+    async def _collect(self, box: LiveBox, ending: Ending) -> None:
+        """Files to bring back, and the snapshot."""
+        decided, settings = self._decided, self._settings
+        request, tree = decided.request, self._tree(box)
+        if request.return_files:
+            self._files, notes = await self._in_thread(
+                lambda: collect_files(
+                    tree, request.return_files, settings.max_return_file_bytes, settings.max_return_total_bytes
+                )
+            )
+            decided.warnings.extend(notes)
+        if request.snapshot and ending.outcome is not Outcome.TIMED_OUT:
+            exclude = frozenset({decided.interpreter.entry_file})
+
+            def save() -> Any:
+                take_back(tree, self._made)
+                return self._snapshots.save(request.owner, tree, exclude=exclude)
+
+            saved = await self._in_thread(save)
+            self._snapshot_id = saved.snapshot_id
+            decided.warnings.extend(getattr(saved, "warnings", ()))
+
+    def _result(self, ending: Ending, head: TraceHead | None, oom_killed: bool, usage: Usage) -> RunResult:
+        decided, trace = self._decided, self._trace
+        enforcement = decided.enforcement
+        if decided.policy is not None:
+            # A box whose exec judge cannot be set up is not built.
+            enforcement = replace(enforcement, exec=Layer.KERNEL)
+        if trace is not None and trace.further_denials:
+            decided.warnings.append(f"{trace.further_denials} further denials are in the trace alone")
+        return RunResult(
+            run_id=self._run_id,
+            outcome=ending.outcome,
+            exit_code=ending.exit_code,
+            signal=ending.signal,
+            stdout=ending.stdout,
+            stderr=ending.stderr,
+            duration_ms=_ms_between(ending),
+            language=decided.request.language.lower(),
+            backend=decided.backend.name,
+            limits=decided.limits,
+            enforcement=enforcement,
+            timings=Timings(
+                queued_ms=_ms(self._admitted_at - self._asked_at),
+                start_ms=_ms(ending.started_at - self._admitted_at),
+                run_ms=_ms(ending.ended_at - ending.started_at),
+            ),
+            usage=usage,
+            oom_killed=oom_killed,
+            network_isolated=decided.backend.isolated,
+            egress_allowlist=decided.allowlist,
+            snapshot_id=self._snapshot_id,
+            files=self._files,
+            warnings=tuple(decided.warnings),
+            denials=tuple(trace.denials) if trace else (),
+            trace=head,
+        )
+
+    async def _teardown(self, exit_code: int, details: dict[str, Any]) -> None:
+        try:
+            if self._box is not None:
+                await self._box.destroy()
+        finally:
+            try:
+                if self._trace is not None:
+                    # A run that was ended has a sealed trace too; whatever made that impossible is being raised.
+                    with contextlib.suppress(TraceError):
+                        await self._trace.end(exit_code, details)
+            finally:
+                if self._directory is not None:
+                    await self._in_thread(self._directories.remove, self._directory)
+
+    def _tree(self, box: LiveBox) -> Tree:
+        return Tree(box.workspace_fd) if self._decided.backend.needs_directory else Tree(box.workspace_fd, *box.ids)
+
+    async def _in_thread(self, work: Callable[..., _T], *arguments: object) -> _T:
+        return await in_thread(self._threads, work, *arguments)
+
+
+def _facts(ending: Ending) -> dict[str, Any]:
+    """What the last record of a trace says about how the program ended."""
+    return {
+        "outcome": ending.outcome.value,
+        "signal": ending.signal,
+        "duration_ms": _ms_between(ending),
+        "stdout_bytes": ending.stdout.total_bytes,
+        "stderr_bytes": ending.stderr.total_bytes,
+    }
+
+
+def _ms_between(ending: Ending) -> int:
+    return round((ending.ended_at - ending.started_at) * 1000)
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
