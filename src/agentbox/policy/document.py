@@ -96,6 +96,11 @@ class Conjunction:
         return any(policy.protects for policy in self.policies)
 
 
+if not TYPE_CHECKING:
+    # `typing` is slow to import; a tuple is enough for what reads annotations and for isinstance.
+    AnyPolicy = (Policy, Conjunction)
+
+
 def policies_of(policy: AnyPolicy) -> tuple[Policy, ...]:
     """The single policies of a policy."""
     return policy.policies if isinstance(policy, Conjunction) else (policy,)

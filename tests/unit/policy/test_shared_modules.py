@@ -20,7 +20,7 @@ SHARED = (
     PACKAGE / "policy" / "__init__.py",
     *(PACKAGE / "policy" / f"{name}.py" for name in ("decision", "document", "evaluation", "glob", "hosts", "index")),
     *(PACKAGE / "policy" / f"{name}.py" for name in ("parser", "paths", "protected", "questions", "rule", "text")),
-    *(PACKAGE / "policy" / f"{name}.py" for name in ("record", "transport", "words")),
+    *(PACKAGE / "policy" / f"{name}.py" for name in ("record", "words")),
     *sorted((PACKAGE / "policy" / "rules").glob("*.py")),
     *sorted((PACKAGE / "policy" / "answers").glob("*.py")),
 )
@@ -30,9 +30,8 @@ import sys
 from agentbox.policy.parser import parse
 from agentbox.policy.evaluation import decide
 from agentbox.policy.questions import Read, Connect, Exec
-from agentbox.policy.transport import pack, unpack
-policy = unpack(pack(parse("read: ./data, ./*.py\\nnet: *.a.test:443, [::1]:80\\nexec: git 'a b'", root="/w",
-                           find_program=lambda name: "/bin/" + name)))
+policy = parse("read: ./data, ./*.py\\nnet: *.a.test:443, [::1]:80\\nexec: git 'a b'", root="/w",
+               find_program=lambda name: "/bin/" + name)
 assert decide(policy, Read("/w/data/x")).allowed
 assert not decide(policy, Read("/w/data-x")).allowed
 assert decide(policy, Connect("x.a.test", 443)).allowed
@@ -77,7 +76,7 @@ def outputs_of(interpreter: str, directory: Path) -> list[str]:
 
 
 def test_evaluation_imports_nothing_that_takes_longer_than_itself(tmp_path: Path) -> None:
-    code = "import sys; before = set(sys.modules); import agentbox.policy.evaluation, agentbox.policy.transport"
+    code = "import sys; before = set(sys.modules); import agentbox.policy.evaluation"
     done = subprocess.run(
         [sys.executable, "-S", "-c", f"{code}; print(*(set(sys.modules) - before))"],
         env={"PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1"},
