@@ -7,7 +7,8 @@ record. Every 256 records, and every second while there are new ones, a signed c
 forced to disk, which bounds what a crash of the machine can take.
 
 A failure to write (a full disk, a file that somebody else changed) is a TraceError, and every later call fails too:
-whoever records a run must then end it.
+whoever records a run must then end it. A trace that is longer than it may be is a TraceError too, but its end can still
+be recorded and sealed (`failed` is False).
 """
 
 from __future__ import annotations
@@ -133,6 +134,10 @@ class TraceWriter:
         lane: str | None = None,
     ) -> int:
         """Add a record and return its index. Whatever `args` and `result` are, it is one line. Raises TraceError."""
+        if self._written_bytes > self._max_bytes and op != record.RUN_END:
+            raise TraceError(
+                f"{self.path}: the trace is longer than {self._max_bytes} bytes", hint="the run records too much"
+            )
         self._look()
         index = self._append(
             kind, op, args_text(args), None if result is None else result_text(result), origin, pid, lane
@@ -221,8 +226,6 @@ class TraceWriter:
         self._waiting_characters += len(line)
         if self._waiting_characters >= _BUFFER_BYTES:
             self.flush()
-            if self._written_bytes > self._max_bytes and op not in (record.SEAL, record.CHECKPOINT, record.RUN_END):
-                raise self._fail(f"the trace is longer than {self._max_bytes} bytes", "the run records too much")
         return index
 
     def _look(self) -> None:

@@ -179,7 +179,7 @@ def test_file_that_somebody_else_changes_ends_recording_at_the_next_checkpoint(
     assert not recording.verdict(writer.path).ok
 
 
-def test_trace_that_grows_too_long_ends_recording(recording: Recording) -> None:
+def test_trace_that_grows_too_long_ends_recording_and_can_be_sealed(recording: Recording) -> None:
     writer = recording.writer(max_bytes=300_000)
 
     def record_without_end() -> None:
@@ -189,7 +189,10 @@ def test_trace_that_grows_too_long_ends_recording(recording: Recording) -> None:
     with pytest.raises(TraceError, match="longer than 300000 bytes"):
         record_without_end()
     assert writer.path.stat().st_size < 400_000
-    assert recording.verdict(writer.path).status is Status.UNSEALED
+    assert not writer.failed
+    writer.append("meta", "run.end", {"returncode": 137})
+    writer.seal()
+    assert recording.verdict(writer.path).ok
 
 
 def test_ledger_that_cannot_be_written_ends_recording(recording: Recording) -> None:
