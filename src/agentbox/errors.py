@@ -18,6 +18,7 @@ What guest code does (a timeout, an OOM kill, a non-zero exit, too much output) 
     +- IsolationError          the box could not be built
     |  +- BackendUnavailableError
     |  +- ConfinementError
+    |  +- UnguardedError
     +- WorkspaceError
     |  +- UnsafeArchiveError
     +- TraceError              a trace could not be written or read
@@ -146,6 +147,12 @@ class ConfinementError(IsolationError):
     """A step of building the box failed: `data["step"]`, `data["errno"]`."""
 
     code = "confinement_failed"
+
+
+class UnguardedError(IsolationError):
+    """The command would start without the guard, and nothing else would hold it."""
+
+    code = "unguarded"
 
 
 class WorkspaceError(AgentboxError):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from agentbox.errors import AgentboxError, ConfigError, IsolationError, RequestError
+from agentbox.errors import AgentboxError, ConfigError, IsolationError, RequestError, UnguardedError
 
 OK = 0
 FAILURE = 1  # the answer is no: no server answers, the default backend cannot be used, or agentbox has a bug
@@ -13,6 +13,7 @@ BACKEND_UNAVAILABLE = 4  # the host lacks what the chosen backend needs; `agentb
 TRACE_INCOMPLETE = 5  # nothing was changed as far as the trace goes, but it has no end
 TRACE_NOT_TRUSTED = 6  # no key that is trusted here signed the trace
 NOT_A_TRACE = 7
+NOT_ARMED = 70  # the guard could not be armed, and nothing else would hold the command
 INTERRUPTED = 130  # Ctrl-C, as after signal 2
 
 MEANINGS: dict[int, str] = {
@@ -25,6 +26,7 @@ MEANINGS: dict[int, str] = {
     TRACE_INCOMPLETE: "the trace has no end: its run was killed or still runs (`agentbox verify`)",
     TRACE_NOT_TRUSTED: "no key that is trusted here signed the trace (`agentbox verify`)",
     NOT_A_TRACE: "the file is no trace (`agentbox verify`)",
+    NOT_ARMED: "the guard could not be armed, and nothing else would hold the command (`--isolation guard`)",
     INTERRUPTED: "interrupted (Ctrl-C)",
 }
 
@@ -33,6 +35,7 @@ MEANINGS: dict[int, str] = {
 _CODES: tuple[tuple[type[AgentboxError], int], ...] = (
     (ConfigError, USAGE),
     (RequestError, USAGE),
+    (UnguardedError, NOT_ARMED),
     (IsolationError, BACKEND_UNAVAILABLE),
 )
 

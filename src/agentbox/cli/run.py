@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -32,6 +33,16 @@ allow: write ./out
 @click.option("-p", "--policy", "policy_path", default=DEFAULT_POLICY, show_default=True, help="The policy file.")
 @click.option("-t", "--trace", type=click.Path(path_type=Path), help="Write the trace to this new file.")
 @click.option(
+    "--isolation",
+    type=click.Choice(["auto", "jail", "guard"]),
+    default="auto",
+    show_default=True,
+    help="jail: the kernel holds the policy. guard: only the interpreter does, for hosts without namespaces.",
+)
+@click.option(
+    "--observe", is_flag=True, help="Refuse nothing, record what the policy would deny. There is no wall then."
+)
+@click.option(
     "--witness",
     type=click.Choice(["off", "exec", "all"]),
     default="exec",
@@ -40,7 +51,15 @@ allow: write ./out
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stderr.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def run(policy_path: str, trace: Path | None, witness: str, as_json: bool, command: tuple[str, ...]) -> None:
+def run(
+    policy_path: str,
+    trace: Path | None,
+    isolation: str,
+    observe: bool,
+    witness: str,
+    as_json: bool,
+    command: tuple[str, ...],
+) -> None:
     """Run COMMAND in a box that holds to the policy, and record what it did.
 
     Put -- before the command: agentbox run -p agentbox.policy -- python agent.py
@@ -54,7 +73,6 @@ def run(policy_path: str, trace: Path | None, witness: str, as_json: bool, comma
     from agentbox import config
     from agentbox.engine.agent_run import AgentRequest, default_limits, run_agent
     from agentbox.engine.policy_world import HostFiles, load_policy
-    from agentbox.policy.document import canonical_text
 
     with errors_are_lines():
         settings = load_settings()
@@ -62,11 +80,12 @@ def run(policy_path: str, trace: Path | None, witness: str, as_json: bool, comma
         request = AgentRequest(
             argv=command,
             policy=policy,
-            policy_text=canonical_text(policy),
             directory=Path(os.path.realpath(os.curdir)),
             environment=config.process_environment(),
             limits=default_limits(settings),
             trace=trace,
+            isolation="guard" if observe or isolation == "guard" else "jail",
+            observe=observe,
             witness=witness,
         )
         outcome = asyncio.run(run_agent(request, settings, HostFiles()))
@@ -78,6 +97,7 @@ def run(policy_path: str, trace: Path | None, witness: str, as_json: bool, comma
     shown = os.path.relpath(outcome.trace)
     if as_json:
         summary = {"exit_code": outcome.exit_code, "run_id": outcome.run_id, "trace": str(outcome.trace), **counts}
+        summary["enforcement"] = asdict(outcome.enforcement)
         click.echo(json.dumps(summary), err=True)
     else:
         effects, observations, denials = counts.values()

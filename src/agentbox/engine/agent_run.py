@@ -12,30 +12,36 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import agentbox
 from agentbox.config import Settings
 from agentbox.engine.command_view import CommandView, look_at
+from agentbox.engine.outside import Outside
 from agentbox.engine.recorder import Recorder
 from agentbox.engine.run_files import RunFiles
 from agentbox.engine.supervisor import decode_status
 from agentbox.engine.terminal import Terminal
-from agentbox.errors import BackendUnavailableError, ConfinementError, TraceError
+from agentbox.errors import BackendUnavailableError, ConfinementError, TraceError, UnguardedError
+from agentbox.guest.injection import GUARD_DIR, guard_directory, injection, policy_file, why_unguarded
 from agentbox.isolation import host
 from agentbox.isolation.backend import LiveBox, build_in_cgroup
+from agentbox.isolation.backends.jail import JailBackend
 from agentbox.isolation.facilities import Facilities
-from agentbox.isolation.plan import AgentView, agent_plan
-from agentbox.models import Confinement, Limits
+from agentbox.isolation.plan import AgentView, agent_plan, unisolated_plan
+from agentbox.models import Confinement, Enforcement, Layer, Limits
 from agentbox.policy.compilation import compile_policy
-from agentbox.policy.document import AnyPolicy
 from agentbox.policy.evaluation import decide
 from agentbox.policy.questions import Env
 from agentbox.trace.keys import KeyStore
 from agentbox.trace.ledger import Ledger
 from agentbox.trace.writer import Run, TraceWriter
 
+if TYPE_CHECKING:
+    from agentbox.policy.document import AnyPolicy
+
 CHANNEL = "/run/agentbox/channel"
+POLICY = "/run/agentbox/policy"
 _HOME = "/tmp/agentbox-home"  # noqa: S108 - inside the box
 # Variables that every program gets when they are set here; all others need an `env:` rule.
 _ALWAYS_PASSED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "COLORTERM", "TZ")
@@ -49,11 +55,12 @@ class AgentRequest:
 
     argv: tuple[str, ...]
     policy: AnyPolicy
-    policy_text: str
     directory: Path
     environment: Mapping[str, str]
     limits: Limits
     trace: Path | None = None
+    isolation: str = "jail"
+    observe: bool = False
     witness: str = "exec"
 
 
@@ -65,6 +72,7 @@ class AgentOutcome:
     trace: Path
     counts: dict[str, int]
     run_id: str
+    enforcement: Enforcement = field(default_factory=Enforcement)
     problem: str = ""
     warnings: list[str] = field(default_factory=list)
 
@@ -77,7 +85,17 @@ async def run_agent(request: AgentRequest, settings: Settings, files: Any) -> Ag
     """
     view = look_at(request.argv, str(request.directory), request.environment.get("PATH", os.defpath))
     confinement = compile_policy(request.policy, request.limits, files)
-    _refuse_what_nothing_holds(confinement)
+    walled = request.isolation == "jail"
+    if walled:
+        _refuse_what_nothing_holds(confinement)
+    elif why := why_unguarded(request.argv):
+        raise UnguardedError(f"failed to arm sandbox, refusing to run: {why}", hint="run it with --isolation jail")
+    guard = await asyncio.to_thread(
+        guard_directory,
+        settings.resolved_state_dir() / "guards",
+        view.path if view.kind == "python" else None,
+        seen_as=GUARD_DIR if walled else None,
+    )
     run_files = RunFiles(request.directory, request.trace)
     run_files.open()
     keys = KeyStore(settings.trace_key_dir())
@@ -94,7 +112,7 @@ async def run_agent(request: AgentRequest, settings: Settings, files: Any) -> Ag
     writer = TraceWriter(run_files.trace, run, keys.load_or_create(), Ledger(keys.directory / "ledger.jsonl"))
     run_files.link()
     facilities = await Facilities.open()
-    session = _Session(request, view, confinement, facilities, writer, run_files)
+    session = _Session(request, view, confinement, facilities, writer, run_files, guard)
     try:
         return await session.run(run.id)
     finally:
@@ -120,7 +138,10 @@ class _Session:
         facilities: Facilities,
         writer: TraceWriter,
         run_files: RunFiles,
+        guard: Path,
     ) -> None:
+        self._guard = guard
+        self._outside: Outside | None = None
         self._request = request
         self._view = view
         self._confinement = confinement
@@ -149,6 +170,8 @@ class _Session:
                 details |= {"oom_killed": box.oom_killed()}
                 await box.destroy()
             self._take_back(made)
+            if self._outside is not None:
+                self._outside.close()
             await self._recorder.finish(code, details)
             if self._recorder.failure is not None:
                 self._outcome.problem = self._recorder.failure.message
@@ -157,14 +180,26 @@ class _Session:
         return self._outcome
 
     async def _build(self) -> LiveBox:
+        self._outcome.enforcement = self._claims()
+        if self._request.isolation == "guard":
+            self._outside = Outside()
+            plan = unisolated_plan(
+                self._confinement,
+                workspace=str(self._request.directory),
+                host_uid=os.geteuid(),
+                host_gid=os.getegid(),
+                memory_held_by_cgroup="memory" in self._facilities.held,
+            )
+            self._outside.write_policy(policy_file(self._request.policy))
+            return await build_in_cgroup(self._facilities, plan, self._confinement, lambda: None)
         uid, gid = self._facilities.ids.take()
         plan = agent_plan(
             self._confinement,
             host.view(),
             AgentView(
                 directory=str(self._request.directory),
-                shown=tuple((path, path) for path in self._view.shown),
-                files=(("/run/agentbox/policy", self._request.policy_text),),
+                shown=(*((path, path) for path in self._view.shown), (str(self._guard), GUARD_DIR)),
+                files=((POLICY, policy_file(self._request.policy)),),
                 command=(self._view.real, self._view.arguments),
                 channel=CHANNEL,
                 home=_HOME,
@@ -183,7 +218,7 @@ class _Session:
         )
 
     async def _execute(self, box: LiveBox) -> int:
-        listener = box.channel
+        listener = self._outside.listener if self._outside else box.channel
         if listener is not None:
             self._recorder.listen(listener)
         argv = [self._view.path, *self._view.arguments]
@@ -242,20 +277,45 @@ class _Session:
             for number in numbers:
                 loop.remove_signal_handler(number)
 
+    def _claims(self) -> Enforcement:
+        """Which layer holds what in this run. The jail itself was tried when its box was built; nothing is claimed for
+        a run that only observes."""
+        if self._request.observe:
+            return Enforcement()
+        if self._request.isolation == "guard":
+            held = Layer.INTERPRETER
+            return Enforcement(filesystem=held, network=held, exec=held)
+        claims = JailBackend(self._facilities).claims()
+        return replace(claims, exec=Layer.KERNEL)
+
     def _environment(self) -> dict[str, str]:
         given = self._request.environment
         policy = self._request.policy
         passed = {
             name: value for name, value in given.items() if name in _ALWAYS_PASSED or decide(policy, Env(name)).allowed
         }
-        return {
+        outside = self._outside
+        base = {
             "PATH": os.defpath,
-            "HOME": _HOME,
-            "TMPDIR": "/tmp",  # noqa: S108
+            "HOME": outside.home if outside else _HOME,
+            "TMPDIR": outside.scratch if outside else "/tmp",  # noqa: S108 - the box's own
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONHASHSEED": "0",
             **passed,
         }
+        return injection(
+            self._view.kind,
+            str(self._guard) if outside else GUARD_DIR,
+            outside.channel if outside else CHANNEL,
+            outside.policy if outside else POLICY,
+            str(self._request.directory),
+            "record",
+            not self._request.observe,
+            base,
+            wall="none" if outside else "jail",
+            private=(outside.scratch,) if outside else ("/tmp", "/dev/shm"),  # noqa: S108
+            entry=self._view.script,
+        )
 
     def _make_missing_grants(self) -> list[Path]:
         """A box can only write where something is: make what `write:` rules name and take it back when unused."""

@@ -45,6 +45,7 @@ class CommandView:
     arguments: tuple[str, ...]
     kind: str
     shown: tuple[str, ...]
+    script: str = ""
 
 
 def look_at(argv: Sequence[str], directory: str, search_path: str) -> CommandView:
@@ -66,7 +67,7 @@ def look_at(argv: Sequence[str], directory: str, search_path: str) -> CommandVie
     # A link whose directory is not shown cannot be followed inside; a virtual environment's is.
     visible = _visible(path) or any(path.startswith(top + "/") or path == top for top in shown)
     needed = [top for top in dict.fromkeys(shown) if not _visible(top)]
-    return CommandView(path if visible else real, real, tuple(argv[1:]), kind, tuple(needed))
+    return CommandView(path if visible else real, real, tuple(argv[1:]), kind, tuple(needed), script)
 
 
 def _behind_shim(path: str) -> str:
