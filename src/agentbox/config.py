@@ -24,6 +24,8 @@ RETIRED: dict[str, str] = {}
 
 # Names that agentbox gives to the code it runs; finding them in our own environment means that we run inside one.
 GUEST_NAMES = frozenset({"AGENTBOX_POLICY", "AGENTBOX_RUN_ID"})
+# Names that programs beside the server read: the examples' address of it.
+CLIENT_NAMES = frozenset({"AGENTBOX_URL"})
 
 
 def _integer(low: int, high: int) -> Callable[[str], int]:
@@ -218,7 +220,7 @@ def load(environ: Mapping[str, str] | None = None, dotenv: Path | None = None) -
         if name in RETIRED:
             warnings.append(f"{name} is no longer a setting: {RETIRED[name]}")
         elif name not in known:
-            if name in GUEST_NAMES:
+            if name in GUEST_NAMES | CLIENT_NAMES:
                 continue
             # The prefix is the same everywhere and would make any two names look alike.
             near = difflib.get_close_matches(name.removeprefix(PREFIX), [n.removeprefix(PREFIX) for n in known], 1)

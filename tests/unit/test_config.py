@@ -95,6 +95,10 @@ def test_unknown_setting_that_resembles_none_is_a_plain_warning() -> None:
     assert warnings_of(AGENTBOX_ZZZZZZZZZZZZ="1") == ["AGENTBOX_ZZZZZZZZZZZZ is not a setting"]
 
 
+def test_the_address_that_the_examples_read_is_no_misspelled_setting() -> None:
+    assert warnings_of(AGENTBOX_URL="http://127.0.0.1:9000") == []
+
+
 def test_names_that_a_box_carries_are_no_warning() -> None:
     assert warnings_of(AGENTBOX_RUN_ID="r", AGENTBOX_POLICY="p") == []
 

@@ -109,10 +109,13 @@ def _unknown_field(loc: tuple[int | str, ...]) -> str:
         known = list(LimitsBody.model_fields)
     else:
         known = list(EncodedContent.model_fields)
-    near = difflib.get_close_matches(name, known, 1, cutoff=0.5)
+    near = difflib.get_close_matches(name, known, 1, cutoff=0.4)
+    if len(loc) == 1 and (inner := difflib.get_close_matches(name, LimitsBody.model_fields, 1, cutoff=0.4)):
+        # A limit that stands beside `limits` instead of in it.
+        candidates = {inner[0]: f"limits.{inner[0]}", **{text: text for text in near}}
+        near = [candidates[text] for text in difflib.get_close_matches(name, candidates, 1, cutoff=0.4)]
     meant = f"did you mean '{near[0]}'?" if near else f"known fields: {', '.join(known)}"
-    moved = f"; '{name}' belongs into 'limits'" if len(loc) == 1 and name in LimitsBody.model_fields else ""
-    return f"Unknown field {name!r}: {meant}{moved}"
+    return f"Unknown field {name!r}: {meant}"
 
 
 def bounded(value: object, depth: int = 2) -> Any:

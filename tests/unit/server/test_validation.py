@@ -123,7 +123,15 @@ def test_unknown_field_names_the_nearest_known_one() -> None:
 
 
 def test_limit_outside_limits_is_told_where_it_belongs() -> None:
-    assert "belongs into 'limits'" in faults_of('{"code":"1","memory_mb":64}')[0]["msg"]
+    for written, meant in (
+        ("memory_mb", "limits.memory_mb"),
+        ("timeout", "limits.timeout_seconds"),
+        ("timout", "limits.timeout_seconds"),
+        ("limit", "limits"),
+        ("enviroment", "env"),
+    ):
+        message = faults_of(json.dumps({"code": "1", written: 64}))[0]["msg"]
+        assert message == f"Unknown field '{written}': did you mean '{meant}'?"
 
 
 def test_unknown_limit_names_the_nearest_known_one() -> None:
