@@ -16,6 +16,7 @@ SERVE_ARGS ?=
 
 VENV := .venv
 S1_VENV := .venv-s1
+S3_VENV := .venv-s3
 SCIENCE_VENV := .venv-science
 PIP_FLAGS := -qq --disable-pip-version-check --no-input --retries 5
 
@@ -40,14 +41,16 @@ check: $(VENV)/.dev ## formatting, lint, types, architecture and unit tests; und
 	$(VENV)/bin/mypy
 	$(VENV)/bin/pytest -q -n auto tests/architecture tests/docs tests/unit
 
-bench: $(VENV)/.server $(S1_VENV)/.ready ## measure against floors and the old HTTP service; prints a table and JSON
-	AGENTBOX_BENCH_S1_PYTHON="$(CURDIR)/$(S1_VENV)/bin/python" $(VENV)/bin/python -m benchmarks.run $(BENCH_ARGS)
+bench: $(VENV)/.server $(S1_VENV)/.ready $(S3_VENV)/.ready ## measure against floors and the old programs; prints a table and JSON
+	AGENTBOX_BENCH_S1_PYTHON="$(CURDIR)/$(S1_VENV)/bin/python" \
+	AGENTBOX_BENCH_S3_PYTHON="$(CURDIR)/$(S3_VENV)/bin/python" \
+	$(VENV)/bin/python -m benchmarks.run $(BENCH_ARGS)
 
 docs: $(VENV)/.dev ## write the parts of the documentation that follow from the code
 	$(VENV)/bin/python -m tests.docs.render
 
 clean: ## remove the virtual environments and everything else that was built
-	rm -rf $(VENV) $(S1_VENV) $(SCIENCE_VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(S1_VENV) $(S3_VENV) $(SCIENCE_VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A virtual environment of the first Python that is new enough, or a message that says what to install.
@@ -76,6 +79,12 @@ $(VENV)/.dev: $(VENV)/.server pyproject.toml requirements/dev.txt
 $(S1_VENV)/.ready: requirements/s1.txt requirements/find-python
 	@$(call make-venv,$(S1_VENV))
 	@$(S1_VENV)/bin/python -m pip install $(PIP_FLAGS) -r requirements/s1.txt
+	@touch $@
+
+# The old policy runtime: benchmarks time it beside ours.
+$(S3_VENV)/.ready: requirements/s3.txt requirements/find-python
+	@$(call make-venv,$(S3_VENV))
+	@$(S3_VENV)/bin/python -m pip install $(PIP_FLAGS) -r requirements/s3.txt
 	@touch $@
 
 # An interpreter with numpy, pandas and matplotlib for boxes, as docs/guide/python-packages.md describes.

@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks.measure import Case
+from benchmarks.traces import trace_cases
 from tests.running_server import clean_environment, launch
 
 PYTHON = "/usr/bin/python3"
@@ -53,7 +54,7 @@ def cases(stack: ExitStack) -> dict[str, Case]:
         found["bwrap --unshare-all python3 -c"] = Case(
             _spawn(bwrap, "--unshare-all", *view, *mounts, PYTHON, "-c", PROGRAM)
         )
-    return found
+    return found | trace_cases(stack)
 
 
 def _spawn(*argv: str, output: bytes = b"1\n") -> Callable[[], None]:

@@ -16,7 +16,7 @@ class Case:
     """Something to time. `runs` is how many executions one call makes; the time of a call is divided by it."""
 
     call: Callable[[], None]
-    runs: int = 1
+    runs: float = 1
 
 
 @dataclass(frozen=True, slots=True)
