@@ -20,7 +20,7 @@ from agentbox.engine.run_policy import RunPolicy, prepare, take_back
 from agentbox.engine.run_trace import RunTrace, RunTraces
 from agentbox.engine.supervisor import Ending, OutputSink, supervise
 from agentbox.engine.threads import in_thread, to_its_end
-from agentbox.errors import AgentboxError, TraceError
+from agentbox.errors import AgentboxError, QuotaExceededError, TraceError, WorkspaceError
 from agentbox.isolation.backend import Backend, LiveBox, Watch
 from agentbox.isolation.interpreters import Found, Interpreter
 from agentbox.isolation.plan import WORKSPACE
@@ -101,7 +101,12 @@ class Walk:
             box = await self._build()
             ending = await self._supervise(box, on_output)
             details, exit_code = _facts(ending), ending.exit_code
-            await self._collect(box, ending)
+            try:
+                await self._collect(box, ending)
+            except (QuotaExceededError, WorkspaceError) as error:
+                # The program did run: whoever is told that its files could not be kept gets the rest.
+                error.data["result"] = self._result(ending, None, box.oom_killed(), box.usage())
+                raise
             oom_killed, usage = box.oom_killed(), box.usage()
             details |= {"oom_killed": oom_killed, "snapshot_id": self._snapshot_id, "usage": asdict(usage)}
             head = await to_its_end(self._trace.end(exit_code, details)) if self._trace else None

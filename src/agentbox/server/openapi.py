@@ -21,13 +21,13 @@ _PROBLEMS = {
     "403": "The Origin header names a page of another site",
     "404": "Nothing of that name for this key",
     "405": "The path exists; the method does not",
-    "409": "The snapshot would pass the caller's quota",
+    "409": "The snapshot would pass the caller's quota; `result` holds what the program did",
     "413": "The body is larger than the operator allows",
     "415": "The body has a Content-Encoding",
     "421": "The Host header names another server",
     "429": "Too many runs wait already",
     "500": "A bug of agentbox",
-    "503": "The box could not be built, its trace not be written, or the server is stopping; nothing ran to its end",
+    "503": "The box could not be built, its trace not be written, its files not be kept, or the server is stopping",
 }
 
 
@@ -140,7 +140,12 @@ def _problem_schemas() -> Json:
     )
     return {
         "Problem": _object(
-            {"detail": _TEXT, **always, "policy": {**_policy_fault_schema(), "description": "with code policy_syntax"}},
+            {
+                "detail": _TEXT,
+                **always,
+                "policy": {**_policy_fault_schema(), "description": "with code policy_syntax"},
+                "result": {**_ref("RunResult"), "description": "of a program that ran, when its files cannot be kept"},
+            },
             required=["detail", *always],
         ),
         "TimedOut": _object({"detail": _TEXT, **always, "result": _ref("RunResult")}, required=["detail", *always]),

@@ -115,7 +115,12 @@ def from_error(error: BaseException, *, on_run: bool = False) -> Problem:
         return Problem(status, message, error.code, hint, headers, {"policy": _policy_fault(error)})
     if status == 422:
         return Problem(422, [_fault(error.code, message)], error.code, hint, headers)
-    return Problem(status, message, error.code, hint, headers)
+    result = error.data.get("result")
+    if not isinstance(result, RunResult):
+        return Problem(status, message, error.code, hint, headers)
+    if status == 400:
+        status = 503  # nothing was wrong with the request: it ran, and the server could not keep its files
+    return Problem(status, message, error.code, hint, headers, {"result": result_body(result)})
 
 
 def _policy_fault(error: errors.PolicySyntaxError) -> dict[str, Any]:
