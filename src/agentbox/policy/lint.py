@@ -14,7 +14,7 @@ from enum import StrEnum
 from agentbox.policy.answers.programs import same_name
 from agentbox.policy.document import Policy
 from agentbox.policy.parser import KEYS, nearest
-from agentbox.policy.paths import covers, is_below
+from agentbox.policy.paths import covers, is_below, upwards
 from agentbox.policy.rule import EnvTarget, ExecTarget, HostTarget, PathTarget, Rule, UnixTarget
 
 
@@ -26,6 +26,53 @@ class Kind(StrEnum):
     DUPLICATE = "duplicate"
     DEAD = "dead"
     SUSPICIOUS = "suspicious"
+
+
+class _Rules:
+    """The rules of a policy, found by what they are about: the work for a rule does not grow with their number."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.granted = {rule.verb for rule in policy.rules if not rule.deny}
+        self.any_host: list[tuple[Rule, HostTarget]] = []
+        self._at: dict[str, list[Rule]] = {}
+        self._patterns: list[Rule] = []
+        self._verbs_below: dict[str, set[str]] = {}
+        self._commands: dict[tuple[str, ...], Rule] = {}
+        for rule in policy.rules:
+            target = rule.target
+            if isinstance(target, PathTarget):
+                (self._patterns if target.pattern else self._at.setdefault(target.path, [])).append(rule)
+                for directory in () if rule.deny else upwards(target.path):
+                    self._verbs_below.setdefault(directory, set()).add(rule.verb)
+            elif isinstance(target, ExecTarget) and not rule.deny:
+                self._commands.setdefault(target.words, rule)
+            elif isinstance(target, HostTarget) and target.any_host and not rule.deny:
+                self.any_host.append((rule, target))
+
+    def covering(self, path: str) -> Iterator[Rule]:
+        """The path rules, denials too, that cover a path."""
+        for directory in upwards(path):
+            yield from self._at.get(directory, ())
+        for rule in self._patterns:
+            if isinstance(rule.target, PathTarget) and covers(rule.target, path):
+                yield rule
+
+    def grants_around(self, path: str) -> set[str]:
+        """The verbs of grants that cover a path or lie below it; of one with wildcards its directory counts."""
+        found = set(self._verbs_below.get(path, ()))
+        found |= {rule.verb for rule in self.covering(path) if not rule.deny}
+        found |= {r.verb for r in self._patterns if not r.deny and is_below(path, _path_of(r))}
+        return found
+
+    def shorter_command(self, words: tuple[str, ...]) -> Rule | None:
+        """An exec rule whose words are the first of these."""
+        found = (self._commands.get(words[:count]) for count in range(1, len(words)))
+        return next((rule for rule in found if rule is not None), None)
+
+
+def _path_of(rule: Rule) -> str:
+    return rule.target.path if isinstance(rule.target, PathTarget) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,30 +108,31 @@ _DOUBLE = "**"
 
 def lint(policy: Policy, exists: Callable[[str], bool]) -> tuple[Finding, ...]:
     """Every finding, in the order of the rules."""
+    rules = _Rules(policy)
     found: list[Finding] = []
     seen: dict[Rule, Rule] = {}
     for rule in policy.rules:
         twin = seen.setdefault(rule, rule)
         if twin is rule:
-            found += _findings(policy, rule, exists)
+            found += _findings(rules, rule, exists)
         else:
             advice = "remove one of them"
             found.append(Finding(Kind.DUPLICATE, rule, f"line {twin.place.line} says the same", advice))
     return tuple(found)
 
 
-def _findings(policy: Policy, rule: Rule, exists: Callable[[str], bool]) -> Iterator[Finding]:
+def _findings(rules: _Rules, rule: Rule, exists: Callable[[str], bool]) -> Iterator[Finding]:
     target = rule.target
     if isinstance(target, PathTarget):
-        yield from _path(policy, rule, target, exists)
+        yield from _path(rules, rule, target, exists)
     elif isinstance(target, HostTarget):
-        yield from _host(policy, rule, target)
+        yield from _host(rules, rule, target)
     elif isinstance(target, UnixTarget):
         yield from _socket(rule, target)
     elif isinstance(target, ExecTarget):
-        yield from _program(policy, rule, target)
+        yield from _program(rules, rule, target)
     elif isinstance(target, EnvTarget):
-        yield from _variable(policy, rule, target)
+        yield from _variable(rules, rule, target)
     head = rule.value.partition(":")[0]
     if head != rule.value and head.isalpha() and rule.verb in ("read", "write", "env", "exec"):
         near = nearest(head.lower(), KEYS)
@@ -94,40 +142,30 @@ def _findings(policy: Policy, rule: Rule, exists: Callable[[str], bool]) -> Iter
             )
 
 
-def _path(policy: Policy, rule: Rule, target: PathTarget, exists: Callable[[str], bool]) -> Iterator[Finding]:
+def _path(rules: _Rules, rule: Rule, target: PathTarget, exists: Callable[[str], bool]) -> Iterator[Finding]:
     if rule.deny:
-        yield from _path_denial(policy, rule, target)
+        verbs = {"read", "write", "read-once"} if rule.verb == "read" else {"write"}
+        if not verbs & rules.grants_around(target.path):
+            advice = "remove it, or keep it as a guard for later rules"
+            yield Finding(Kind.DEAD, rule, "nothing allows what it denies", advice)
         return
-    yield from _wide_path(policy, rule, target)
-    for other in policy.rules:
-        if not isinstance(other.target, PathTarget) or other is rule:
+    yield from _wide_path(rules.policy, rule, target)
+    for other in rules.covering(target.path):
+        # What covers the directory of a pattern, with wildcards of its own, need not cover all that the pattern does.
+        if other is rule or (target.pattern and isinstance(other.target, PathTarget) and other.target.pattern):
             continue
-        if not _covers_all(other.target, target):
-            continue
+        where = f"`{other.text}` (line {other.place.line})"
         if other.deny and (other.verb == "read" or rule.verb == "write"):
-            yield Finding(
-                Kind.DEAD, rule, f"`{other.text}` (line {other.place.line}) denies all of it", "remove one of the two"
-            )
+            yield Finding(Kind.DEAD, rule, f"{where} denies all of it", "remove one of the two")
             return
         gives_as_much = other.verb == "write" or (other.verb == "read" and rule.verb == "read")
-        if not other.deny and gives_as_much and rule.verb != "read-once" and not target.max_bytes and other != rule:
-            yield Finding(
-                Kind.SHADOWED, rule, f"`{other.text}` (line {other.place.line}) allows it already", "remove this rule"
-            )
+        counts = rule.verb == "read-once" or target.max_bytes is not None
+        if not other.deny and gives_as_much and not counts and other != rule:
+            yield Finding(Kind.SHADOWED, rule, f"{where} allows it already", "remove this rule")
             return
     if not exists(target.path):
         advice = "make it before the run, or correct the path"
         yield Finding(Kind.DEAD, rule, f"there is nothing at {target.path}", advice)
-
-
-def _path_denial(policy: Policy, rule: Rule, target: PathTarget) -> Iterator[Finding]:
-    verbs = ("read", "write", "read-once") if rule.verb == "read" else ("write",)
-    for other in policy.rules:
-        if other.deny or other.verb not in verbs or not isinstance(other.target, PathTarget):
-            continue
-        if is_below(target.path, other.target.path) or is_below(other.target.path, target.path):
-            return
-    yield Finding(Kind.DEAD, rule, "nothing allows what it denies", "remove it, or keep it as a guard for later rules")
 
 
 def _wide_path(policy: Policy, rule: Rule, target: PathTarget) -> Iterator[Finding]:
@@ -157,16 +195,9 @@ def _wide_path(policy: Policy, rule: Rule, target: PathTarget) -> Iterator[Findi
         )
 
 
-def _covers_all(wide: PathTarget, narrow: PathTarget) -> bool:
-    """Whether one target certainly covers all of another."""
-    if wide.pattern:
-        return not narrow.pattern and covers(wide, narrow.path)
-    return is_below(narrow.path, wide.path)
-
-
-def _host(policy: Policy, rule: Rule, target: HostTarget) -> Iterator[Finding]:
+def _host(rules: _Rules, rule: Rule, target: HostTarget) -> Iterator[Finding]:
     if rule.deny:
-        if not any(not r.deny and isinstance(r.target, HostTarget) for r in policy.rules):
+        if "net" not in rules.granted:
             yield Finding(Kind.DEAD, rule, "no `net:` rule allows any host", "remove it")
         return
     if target.any_host:
@@ -185,9 +216,8 @@ def _host(policy: Policy, rule: Rule, target: HostTarget) -> Iterator[Finding]:
         yield Finding(Kind.DANGEROUS, rule, "cloud credentials are served there", "remove it")
     if target.rate is not None or target.name == "localhost" or not (target.name or target.pattern):
         return
-    for other in policy.rules:
-        wide = other.target
-        if not other.deny and isinstance(wide, HostTarget) and wide.any_host and wide.port in (None, target.port):
+    for other, wide in rules.any_host:
+        if wide.port in (None, target.port):
             yield Finding(
                 Kind.SHADOWED, rule, f"`{other.text}` (line {other.place.line}) allows it already", "remove one of them"
             )
@@ -203,18 +233,15 @@ def _socket(rule: Rule, target: UnixTarget) -> Iterator[Finding]:
         yield Finding(Kind.DANGEROUS, rule, "who can use it is root on this host", "remove it")
 
 
-def _program(policy: Policy, rule: Rule, target: ExecTarget) -> Iterator[Finding]:
+def _program(rules: _Rules, rule: Rule, target: ExecTarget) -> Iterator[Finding]:
     if rule.deny:
-        if not any(not r.deny and r.verb == "exec" for r in policy.rules):
+        if "exec" not in rules.granted:
             yield Finding(Kind.DEAD, rule, "no `exec:` rule allows any program", "remove it")
         return
     name = target.words[0].rpartition("/")[2]
     if target.program is None:
         yield Finding(Kind.DEAD, rule, f"there is no program {target.words[0]!r}", "install it, or write its path")
-    elif any(
-        r.verb == "write" and not r.deny and isinstance(r.target, PathTarget) and covers(r.target, target.program)
-        for r in policy.rules
-    ):
+    elif any(other.verb == "write" and not other.deny for other in rules.covering(target.program)):
         yield Finding(
             Kind.DANGEROUS,
             rule,
@@ -227,20 +254,15 @@ def _program(policy: Policy, rule: Rule, target: ExecTarget) -> Iterator[Finding
         )
     elif any(same_name(name, known) for known in _LAUNCHERS) and len(target.words) == 1:
         yield Finding(Kind.DANGEROUS, rule, f"{name} can start other programs", "write the arguments that are needed")
-    for other in policy.rules:
-        if other is rule or other.deny or not isinstance(other.target, ExecTarget):
-            continue
-        shorter = len(other.target.words) < len(target.words)
-        if shorter and target.words[: len(other.target.words)] == other.target.words:
-            yield Finding(
-                Kind.SHADOWED, rule, f"`{other.text}` (line {other.place.line}) allows it already", "remove one of them"
-            )
-            return
+    other = rules.shorter_command(target.words)
+    if other is not None:
+        where = f"`{other.text}` (line {other.place.line})"
+        yield Finding(Kind.SHADOWED, rule, f"{where} allows it already", "remove one of them")
 
 
-def _variable(policy: Policy, rule: Rule, target: EnvTarget) -> Iterator[Finding]:
+def _variable(rules: _Rules, rule: Rule, target: EnvTarget) -> Iterator[Finding]:
     if rule.deny:
-        if not any(not r.deny and r.verb == "env" for r in policy.rules):
+        if "env" not in rules.granted:
             yield Finding(Kind.DEAD, rule, "no `env:` rule passes any variable on", "remove it")
         return
     name = target.text.upper()
