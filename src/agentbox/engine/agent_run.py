@@ -4,35 +4,42 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import os
 import platform
 import secrets
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import agentbox
 from agentbox.config import Settings
+from agentbox.engine.agent_box import AgentBox
 from agentbox.engine.command_view import CommandView, look_at
-from agentbox.engine.outside import Outside
+from agentbox.engine.lent_files import Lent, lend
 from agentbox.engine.recorder import Recorder
 from agentbox.engine.run_files import RunFiles
+from agentbox.engine.signals import Signals
 from agentbox.engine.supervisor import decode_status
 from agentbox.engine.terminal import Terminal
-from agentbox.errors import BackendUnavailableError, ConfinementError, TraceError, UnguardedError
-from agentbox.guest.injection import GUARD_DIR, guard_directory, injection, policy_file, why_unguarded
-from agentbox.isolation import host
-from agentbox.isolation.backend import LiveBox, build_in_cgroup
-from agentbox.isolation.backends.jail import JailBackend
+from agentbox.errors import (
+    BackendUnavailableError,
+    ConfinementError,
+    InvalidRequestError,
+    TraceError,
+    UnguardedError,
+)
+from agentbox.guest.injection import GUARD_DIR, guard_directory, why_unguarded
+from agentbox.isolation.backend import LiveBox
+from agentbox.isolation.boxes import CommandExit
 from agentbox.isolation.facilities import Facilities
-from agentbox.isolation.plan import AgentView, agent_plan, unisolated_plan
-from agentbox.models import Confinement, Enforcement, Layer, Limits
+from agentbox.models import Confinement, Enforcement, FileGrant, Layer, Limits
 from agentbox.policy.compilation import compile_policy
-from agentbox.policy.evaluation import decide
-from agentbox.policy.questions import Env
+from agentbox.policy.document import policies_of
+from agentbox.policy.paths import is_below
+from agentbox.policy.rule import PathTarget
 from agentbox.trace.keys import KeyStore
 from agentbox.trace.ledger import Ledger
 from agentbox.trace.writer import Run, TraceWriter
@@ -40,11 +47,6 @@ from agentbox.trace.writer import Run, TraceWriter
 if TYPE_CHECKING:
     from agentbox.policy.document import AnyPolicy
 
-CHANNEL = "/run/agentbox/channel"
-POLICY = "/run/agentbox/policy"
-_HOME = "/tmp/agentbox-home"  # noqa: S108 - inside the box
-# Variables that every program gets when they are set here; all others need an `env:` rule.
-_ALWAYS_PASSED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "COLORTERM", "TZ")
 # An interactive agent may be left open for weeks.
 _NO_TIMEOUT_SECONDS = 366 * 86400.0
 
@@ -66,7 +68,8 @@ class AgentRequest:
 
 @dataclass(slots=True)
 class AgentOutcome:
-    """How it ended. `exit_code` is 128+n after signal n; `problem` says why a run was ended by the runner."""
+    """How it ended. `exit_code` is 128+n after signal n; `problem` says why a run was ended by the runner. Where not
+    all of it is `recorded`, the trace has no end."""
 
     exit_code: int
     trace: Path
@@ -74,6 +77,7 @@ class AgentOutcome:
     run_id: str
     enforcement: Enforcement = field(default_factory=Enforcement)
     problem: str = ""
+    recorded: bool = True
     warnings: list[str] = field(default_factory=list)
 
 
@@ -83,7 +87,9 @@ async def run_agent(request: AgentRequest, settings: Settings, files: Any) -> Ag
     `files` is the FileView that the policy is compiled with. Raises InvalidRequestError, BackendUnavailableError,
     ConfinementError, TraceError; nothing ran then.
     """
-    view = look_at(request.argv, str(request.directory), request.environment.get("PATH", os.defpath))
+    directory = str(request.directory)
+    search_path = request.environment.get("PATH", os.defpath)
+    view = look_at(request.argv, directory, search_path)
     confinement = compile_policy(request.policy, request.limits, files)
     walled = request.isolation == "jail"
     if walled:
@@ -96,6 +102,8 @@ async def run_agent(request: AgentRequest, settings: Settings, files: Any) -> Ag
         view.path if view.kind == "python" else None,
         seen_as=GUARD_DIR if walled else None,
     )
+    view = view.with_programs(confinement.programs, search_path)
+    confinement = replace(confinement, files=(*confinement.files, *_links(request.policy, confinement)))
     run_files = RunFiles(request.directory, request.trace)
     run_files.open()
     keys = KeyStore(settings.trace_key_dir())
@@ -111,13 +119,37 @@ async def run_agent(request: AgentRequest, settings: Settings, files: Any) -> Ag
     )
     writer = TraceWriter(run_files.trace, run, keys.load_or_create(), Ledger(keys.directory / "ledger.jsonl"))
     run_files.link()
+    lent = lend(confinement, trace=run_files.trace, private=_private(settings, directory))
     facilities = await Facilities.open()
-    session = _Session(request, view, confinement, facilities, writer, run_files, guard)
+    planned = AgentBox(lent.confinement, request.policy, view, directory, guard, walled=walled)
+    session = _Session(request, view, lent, planned, facilities, writer, run_files)
     try:
         return await session.run(run.id)
     finally:
         await facilities.close()
-        run_files.close()
+
+
+def _private(settings: Settings, directory: str) -> list[Path]:
+    """Directories that no grant may show: the key that signs, and other runs' state where the project is not in it."""
+    usual = replace(settings, state_dir=None).resolved_state_dir()
+    states = [
+        state for state in {settings.resolved_state_dir(), usual} if not is_below(directory, os.path.realpath(state))
+    ]
+    return [settings.trace_key_dir(), *states]
+
+
+def _links(policy: AnyPolicy, confinement: Confinement) -> list[FileGrant]:
+    """Grants of links that a rule names: a program that uses the rule's own name must find something there."""
+    known = {grant.path: grant for grant in confinement.files}
+    found = []
+    for rule in (rule for one in policies_of(policy) for rule in one.rules):
+        target = rule.target
+        if isinstance(target, PathTarget) and target.alias and not rule.deny and target.path in known:
+            # The compiled grant is what every policy has in common.
+            grant = known[target.path]
+            if grant.present and grant.held_by is Layer.KERNEL and not target.pattern:
+                found.append(replace(grant, path=target.alias))
+    return found
 
 
 def _refuse_what_nothing_holds(confinement: Confinement) -> None:
@@ -134,109 +166,74 @@ class _Session:
         self,
         request: AgentRequest,
         view: CommandView,
-        confinement: Confinement,
+        lent: Lent,
+        planned: AgentBox,
         facilities: Facilities,
         writer: TraceWriter,
         run_files: RunFiles,
-        guard: Path,
     ) -> None:
-        self._guard = guard
-        self._outside: Outside | None = None
         self._request = request
         self._view = view
-        self._confinement = confinement
+        self._lent = lent
+        self._planned = planned
         self._facilities = facilities
         self._run_files = run_files
         self._writer = writer
         self._broken = asyncio.Event()
         self._recorder = Recorder(writer, lambda _: self._broken.set(), only_denials=request.witness == "off")
-        self._outcome = AgentOutcome(1, run_files.trace, {}, "")
+        self._outcome = AgentOutcome(1, run_files.trace, {}, "", warnings=lent.warnings)
 
     async def run(self, run_id: str) -> AgentOutcome:
         """Build the box, run the command in it, seal the trace, leave nothing."""
         self._outcome.run_id = run_id
-        made = self._make_missing_grants()
         box: LiveBox | None = None
         code = 1
         details: dict[str, Any] = {}
         try:
-            box = await self._build()
+            self._outcome.enforcement = self._planned.enforcement(self._facilities, observe=self._request.observe)
+            box = await self._planned.build(
+                self._facilities, self._recorder.seen, witness_all=self._request.witness == "all"
+            )
             code = await self._execute(box)
-        except ConfinementError as error:
+        except (ConfinementError, InvalidRequestError) as error:
             details = {"error": error.message}
             raise
         finally:
             if box is not None:
                 details |= {"oom_killed": box.oom_killed()}
                 await box.destroy()
-            self._take_back(made)
-            if self._outside is not None:
-                self._outside.close()
+            self._lent.take_back()
+            if self._planned.outside is not None:
+                self._planned.outside.close()
             await self._recorder.finish(code, details)
-            if self._recorder.failure is not None:
-                self._outcome.problem = self._recorder.failure.message
+            self._outcome.warnings += self._run_files.close()
+        if details["oom_killed"] and code == 128 + signal.SIGKILL:
+            self._outcome.problem = (
+                f"the command was ended: it used more than {self._lent.confinement.limits.memory_mb} MB"
+            )
+        if self._recorder.failure is not None:
+            self._outcome.problem = f"the command was ended: {self._recorder.failure.message}"
+            self._outcome.recorded = False
         self._outcome.exit_code = code
         self._outcome.counts = self._recorder.counts
         return self._outcome
 
-    async def _build(self) -> LiveBox:
-        self._outcome.enforcement = self._claims()
-        if self._request.isolation == "guard":
-            self._outside = Outside()
-            plan = unisolated_plan(
-                self._confinement,
-                workspace=str(self._request.directory),
-                host_uid=os.geteuid(),
-                host_gid=os.getegid(),
-                memory_held_by_cgroup="memory" in self._facilities.held,
-            )
-            self._outside.write_policy(policy_file(self._request.policy))
-            return await build_in_cgroup(self._facilities, plan, self._confinement, lambda: None)
-        uid, gid = self._facilities.ids.take()
-        plan = agent_plan(
-            self._confinement,
-            host.view(),
-            AgentView(
-                directory=str(self._request.directory),
-                shown=(*((path, path) for path in self._view.shown), (str(self._guard), GUARD_DIR)),
-                files=((POLICY, policy_file(self._request.policy)),),
-                command=(self._view.real, self._view.arguments),
-                channel=CHANNEL,
-                home=_HOME,
-                witness_all=self._request.witness == "all",
-            ),
-            host_uid=uid,
-            host_gid=gid,
-            memory_held_by_cgroup="memory" in self._facilities.held,
-        )
-        return await build_in_cgroup(
-            self._facilities,
-            plan,
-            self._confinement,
-            lambda: self._facilities.ids.give_back(uid),
-            on_spawn=self._recorder.seen,
-        )
-
     async def _execute(self, box: LiveBox) -> int:
-        listener = self._outside.listener if self._outside else box.channel
+        listener = self._planned.outside.listener if self._planned.outside else box.channel
         if listener is not None:
             self._recorder.listen(listener)
-        argv = [self._view.path, *self._view.arguments]
-        environment = self._environment()
-        directory = str(self._request.directory)
         terminal = Terminal.of_this_process()
         watch = asyncio.create_task(box.watch_memory())
+        relaying = None
+        signals = Signals(box, terminal)
         try:
-            if terminal is not None:
-                key, exited, master = await box.start_on_terminal(argv, environment, directory, terminal.size())
-                relaying = asyncio.create_task(terminal.relay(master))
-            else:
-                key, exited = await box.start_with_signals(argv, environment, directory, (0, 1, 2))
-                relaying = None
-            with self._signals_for(box, key):
+            key, exited, master = await self._start(box, terminal)
+            with signals.of(key):
+                if terminal is not None:
+                    relaying = asyncio.create_task(terminal.relay(master, signals.suspended_by_key))
                 broken = asyncio.create_task(self._broken.wait())
                 waiting: set[asyncio.Future[Any]] = {exited, broken}
-                limit = self._confinement.limits.timeout_seconds
+                limit = self._lent.confinement.limits.timeout_seconds
                 await asyncio.wait(waiting, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
                 broken.cancel()
             ending = exited.result() if exited.done() else None
@@ -248,104 +245,27 @@ class _Session:
         finally:
             watch.cancel()
             if terminal is not None:
-                terminal.restore()
+                terminal.close()
         if ending is None or ending.status is None:
             return 128 + signal.SIGKILL
         code, _ = decode_status(ending.status)
         return code
 
-    @contextlib.contextmanager
-    def _signals_for(self, box: LiveBox, key: int) -> Any:
-        """Signals that this process gets go to the command; a second one of the same kind ends it."""
-        loop = asyncio.get_running_loop()
-        seen: set[int] = set()
-
-        def forward(number: int) -> None:
-            if number in seen and number != signal.SIGWINCH:
-                box.kill()
-                return
-            seen.add(number)
-            forwarding = loop.create_task(box.signal(key, number))
-            forwarding.add_done_callback(lambda done: done.exception())
-
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-        for number in numbers:
-            loop.add_signal_handler(number, forward, number)
+    async def _start(self, box: LiveBox, terminal: Terminal | None) -> tuple[int, asyncio.Future[CommandExit], int]:
+        argv = [self._view.path, *self._view.arguments]
+        environment = self._planned.environment(self._request.environment, observe=self._request.observe)
+        directory = str(self._request.directory)
         try:
-            yield
-        finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
-
-    def _claims(self) -> Enforcement:
-        """Which layer holds what in this run. The jail itself was tried when its box was built; nothing is claimed for
-        a run that only observes."""
-        if self._request.observe:
-            return Enforcement()
-        if self._request.isolation == "guard":
-            held = Layer.INTERPRETER
-            return Enforcement(filesystem=held, network=held, exec=held)
-        claims = JailBackend(self._facilities).claims()
-        return replace(claims, exec=Layer.KERNEL)
-
-    def _environment(self) -> dict[str, str]:
-        given = self._request.environment
-        policy = self._request.policy
-        passed = {
-            name: value for name, value in given.items() if name in _ALWAYS_PASSED or decide(policy, Env(name)).allowed
-        }
-        outside = self._outside
-        base = {
-            "PATH": os.defpath,
-            "HOME": outside.home if outside else _HOME,
-            "TMPDIR": outside.scratch if outside else "/tmp",  # noqa: S108 - the box's own
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONHASHSEED": "0",
-            **passed,
-        }
-        return injection(
-            self._view.kind,
-            str(self._guard) if outside else GUARD_DIR,
-            outside.channel if outside else CHANNEL,
-            outside.policy if outside else POLICY,
-            str(self._request.directory),
-            "record",
-            not self._request.observe,
-            base,
-            wall="none" if outside else "jail",
-            private=(outside.scratch,) if outside else ("/tmp", "/dev/shm"),  # noqa: S108
-            entry=self._view.script,
-        )
-
-    def _make_missing_grants(self) -> list[Path]:
-        """A box can only write where something is: make what `write:` rules name and take it back when unused."""
-        made = []
-        files = list(self._confinement.files)
-        for index, grant in enumerate(files):
-            path = Path(grant.path)
-            if grant.present or not grant.writable or not path.parent.is_dir():
-                continue
-            try:
-                if path.suffix:
-                    path.touch(exist_ok=False)
-                else:
-                    path.mkdir()
-            except OSError as error:
-                self._outcome.warnings.append(f"{path} cannot be made for `{grant.rule}`: {error.strerror}")
-                continue
-            made.append(path)
-            files[index] = replace(grant, present=True)
-        self._confinement = replace(self._confinement, files=tuple(files))
-        return made
-
-    @staticmethod
-    def _take_back(made: Sequence[Path]) -> None:
-        for path in reversed(made):
-            with contextlib.suppress(OSError):
-                if path.is_dir():
-                    path.rmdir()
-                elif path.stat().st_size == 0:
-                    path.unlink()
+            if terminal is None:
+                return *await box.start_with_signals(argv, environment, directory, (0, 1, 2)), -1
+            return await box.start_on_terminal(argv, environment, directory, terminal.size(), terminal.instead)
+        except OSError as error:
+            hint = "check that this host can run it"
+            if error.errno == errno.ENOEXEC:
+                hint = "give the script a first line such as #!/bin/sh, or name its interpreter before it"
+            raise InvalidRequestError(
+                f"{self._request.argv[0]} cannot be executed: {os.strerror(error.errno or errno.EINVAL)}", hint=hint
+            ) from error
 
 
 def default_limits(settings: Settings) -> Limits:

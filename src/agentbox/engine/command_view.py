@@ -7,10 +7,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from agentbox.errors import InvalidRequestError
+from agentbox.models import ProgramRule
 
 _ALWAYS_VISIBLE = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32")
 _TOO_WIDE = frozenset({"/", "/home", "/root", "/var", "/etc", "/opt", "/srv", "/mnt", "/tmp", "/run"})  # noqa: S108
@@ -46,6 +47,18 @@ class CommandView:
     kind: str
     shown: tuple[str, ...]
     script: str = ""
+
+    def with_programs(self, policies: Iterable[Iterable[ProgramRule]], search_path: str) -> CommandView:
+        """The view with the files of programs that `exec:` rules allow, where those are not in the base view."""
+        shown = dict.fromkeys(self.shown)
+        for rule in (rule for rules in policies for rule in rules):
+            if rule.deny or rule.program is None:
+                continue
+            named = shutil.which(rule.words[0], path=search_path) or rule.program
+            named = named if os.path.realpath(named) == rule.program else rule.program
+            needed = _program_files(os.path.abspath(named), rule.program, _kind(rule.program))
+            shown.update(dict.fromkeys(top for top in (*needed, *rule.libexec) if not _visible(top)))
+        return replace(self, shown=tuple(shown))
 
 
 def look_at(argv: Sequence[str], directory: str, search_path: str) -> CommandView:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import time
@@ -21,12 +20,17 @@ class RunFiles:
     def __init__(self, directory: Path, explicit: Path | None) -> None:
         self._directory = directory
         self._explicit = explicit is not None
+        self._linked = False
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         self.trace = explicit if explicit is not None else directory / DIRECTORY / "runs" / name / LINK
 
     def open(self) -> None:
         """Make the directory. Raises TraceError."""
         if self._explicit:
+            if not self.trace.parent.is_dir():
+                raise TraceError(
+                    f"{self.trace} cannot be made: there is no directory {self.trace.parent}", hint="make it first"
+                )
             if os.path.lexists(self.trace):
                 raise TraceError(
                     f"{self.trace} exists already",
@@ -48,10 +52,30 @@ class RunFiles:
         link = self._directory / LINK
         if os.path.lexists(link) and not link.is_symlink():
             return
+        self._linked = self._point(link)
+
+    def close(self) -> list[str]:
+        """Undo what the command may have done to the way to its trace. Nothing is removed: traces are kept. Returns
+        what the user should know."""
+        link = self._directory / LINK
+        if self._explicit or not self._linked or self._leads_here(link):
+            return []
+        if not self._point(link):
+            return [f"{link} does not lead to this run's trace any more; it is {self.trace}"]
+        return [f"{link} was changed while the command ran; it leads to the trace of this run again"]
+
+    def _leads_here(self, link: Path) -> bool:
+        try:
+            return link.is_symlink() and link.samefile(self.trace)
+        except OSError:
+            return False
+
+    def _point(self, link: Path) -> bool:
         temporary = self.trace.parent / "link"
-        with contextlib.suppress(OSError):
+        try:
+            temporary.unlink(missing_ok=True)
             temporary.symlink_to(os.path.relpath(self.trace, self._directory))
             temporary.replace(link)
-
-    def close(self) -> None:
-        """Nothing is removed: traces are kept."""
+        except OSError:
+            return False
+        return True

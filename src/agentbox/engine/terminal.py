@@ -5,53 +5,85 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import termios
 import tty
+from collections.abc import Callable
 from typing import Any
 
 from agentbox.engine.capture import readable
 from agentbox.linux import terminals
 
 _CHUNK = 1 << 16
+_DEFAULT_SIZE = (24, 80)
 
 
 class Terminal:
-    """This process's own terminal while a box uses it: raw, restored at the end, its size passed on."""
+    """This process's own terminal while a box uses it: raw while in the foreground, restored at the end, its size
+    passed on. `instead` are the descriptors of 0, 1 and 2 that are no terminal and go to the program as they are."""
 
-    def __init__(self, fd_in: int, fd_out: int) -> None:
-        self._in = fd_in
-        self._out = fd_out
+    def __init__(self, fd: int, instead: dict[int, int]) -> None:
+        self._fd = fd
         self._saved: list[Any] | None = None
+        self._master = -1
+        self._typing: asyncio.Task[None] | None = None
+        self._suspended: Callable[[], None] = lambda: None
+        self.instead = instead
 
     @classmethod
     def of_this_process(cls) -> Terminal | None:
-        """The terminal of stdin and stdout, None when one of them is none."""
-        return cls(0, 1) if os.isatty(0) and os.isatty(1) else None
+        """The terminal that stdout is, None when it is none or when nothing can be typed on it."""
+        if not os.isatty(1):
+            return None
+        instead = {number: number for number in (0, 2) if not os.isatty(number)}
+        try:
+            return cls(os.open(os.ttyname(1), os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC), instead)
+        except OSError:
+            # Another user's terminal, as after `su`, or one of another devpts: what was inherited does too.
+            both = fcntl.fcntl(1, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+            return cls(os.dup(1), instead) if both else None
 
     def size(self) -> tuple[int, int]:
         """(rows, columns)."""
         try:
-            return terminals.size_of(self._out)
+            found = terminals.size_of(self._fd)
         except OSError:
-            return 24, 80
+            return _DEFAULT_SIZE
+        return found if all(found) else _DEFAULT_SIZE
 
-    def restore(self) -> None:
-        """Give the terminal back as it was found."""
-        if self._saved is not None:
+    def hold(self) -> None:
+        """Make the terminal raw and begin to pass on what is typed. Nothing while another program has the terminal."""
+        if not self._is_in_foreground():
+            return
+        with contextlib.suppress(termios.error):
+            if self._saved is None:
+                self._saved = termios.tcgetattr(self._fd)
+            tty.setraw(self._fd)
+        self._resize()
+        if self._typing is None and self._master >= 0:
+            self._typing = asyncio.create_task(self._type())
+
+    def release(self) -> None:
+        """Give the terminal back as it was found; `hold` takes it again."""
+        if self._typing is not None:
+            self._typing.cancel()
+            self._typing = None
+        if self._saved is not None and self._is_in_foreground():
             with contextlib.suppress(termios.error):
-                termios.tcsetattr(self._in, termios.TCSADRAIN, self._saved)
+                termios.tcsetattr(self._fd, termios.TCSADRAIN, self._saved)
             self._saved = None
 
-    async def relay(self, master: int) -> None:
-        """Carry bytes both ways until the box's side is closed, then close `master`."""
+    async def relay(self, master: int, suspended: Callable[[], None]) -> None:
+        """Carry bytes both ways until the box's side is closed, then close `master`. `suspended` is called when the
+        key that suspends is typed while the program itself is what would stop."""
         loop = asyncio.get_running_loop()
-        self._saved = termios.tcgetattr(self._in)
-        tty.setraw(self._in)
+        self._master = master
+        self._suspended = suspended
         os.set_blocking(master, False)
-        loop.add_signal_handler(signal.SIGWINCH, lambda: self._resize(master))
-        typing = asyncio.create_task(self._type(master))
+        loop.add_signal_handler(signal.SIGWINCH, self._resize)
+        self.hold()
         try:
             while True:
                 try:
@@ -64,30 +96,77 @@ class Terminal:
                     return
                 if not data:
                     return
-                await asyncio.to_thread(_write_all, self._out, data)
+                try:
+                    await asyncio.to_thread(_write_all, self._fd, data)
+                except OSError:
+                    # The terminal was hung up; the program is told by SIGHUP.
+                    return
         finally:
-            typing.cancel()
-            await asyncio.gather(typing, return_exceptions=True)
+            self.close()
             loop.remove_signal_handler(signal.SIGWINCH)
             os.close(master)
-            self.restore()
 
-    async def _type(self, master: int) -> None:
+    def close(self) -> None:
+        """Restore the terminal and let it go; may be called twice."""
+        self.release()
+        self._master = -1
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    async def _type(self) -> None:
         while True:
-            await readable(self._in)
-            data = os.read(self._in, _CHUNK)
+            await readable(self._fd)
+            try:
+                data = os.read(self._fd, _CHUNK)
+            except OSError:
+                return
             if not data:
                 return
+            if self._would_suspend(data):
+                # The program's group has no parent in its session, so the kernel would pass the key over.
+                self._suspended()
+                continue
             view = memoryview(data)
             while view:
                 try:
-                    view = view[os.write(master, view) :]
+                    view = view[os.write(self._master, view) :]
                 except BlockingIOError:
                     await asyncio.sleep(0.01)
+                except OSError:
+                    return
 
-    def _resize(self, master: int) -> None:
+    def _would_suspend(self, typed: bytes) -> bool:
+        """Whether this is the key that suspends and the program in front neither handles nor ignores that."""
+        with contextlib.suppress(OSError, termios.error):
+            flags, keys = termios.tcgetattr(self._master)[3], termios.tcgetattr(self._master)[6]
+            if typed != keys[termios.VSUSP] or not flags & termios.ISIG:
+                return False
+            leader = terminals.session_of(self._master)
+            return leader == os.tcgetpgrp(self._master) and not _minds_suspension(leader)
+        return False
+
+    def _is_in_foreground(self) -> bool:
+        try:
+            return os.tcgetpgrp(self._fd) == os.getpgrp()
+        except OSError:
+            # Not this session's terminal, as under a test harness: nobody else would use it.
+            return self._fd >= 0
+
+    def _resize(self) -> None:
         with contextlib.suppress(OSError):
-            terminals.set_size(master, *self.size())
+            if self._master >= 0:
+                terminals.set_size(self._master, *self.size())
+
+
+def _minds_suspension(pid: int) -> bool:
+    """Whether a process catches or ignores SIGTSTP."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            masks = [int(line.split()[1], 16) for line in file if line.startswith((b"SigIgn:", b"SigCgt:"))]
+    except OSError:
+        return True
+    return any(mask >> (signal.SIGTSTP - 1) & 1 for mask in masks)
 
 
 def _write_all(fd: int, data: bytes) -> None:

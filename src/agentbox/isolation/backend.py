@@ -64,10 +64,15 @@ class LiveBox:
         return await self._box.start_with_signals(argv, dict(env), cwd, stdio)
 
     async def start_on_terminal(
-        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, size: tuple[int, int]
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        size: tuple[int, int],
+        instead: Mapping[int, int] | None = None,
     ) -> tuple[int, asyncio.Future[CommandExit], int]:
         """Start a program on a new terminal of the box; see Box.start_on_terminal."""
-        return await self._box.start_on_terminal(argv, dict(env), cwd, size)
+        return await self._box.start_on_terminal(argv, dict(env), cwd, size, instead)
 
     async def signal(self, key: int, number: int) -> None:
         """Send a signal to a program's process group."""

@@ -12,7 +12,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -344,14 +344,22 @@ class Box:
         return key, ended
 
     async def start_on_terminal(
-        self, argv: Sequence[str], env: dict[str, str], cwd: str, size: tuple[int, int]
+        self,
+        argv: Sequence[str],
+        env: dict[str, str],
+        cwd: str,
+        size: tuple[int, int],
+        instead: Mapping[int, int] | None = None,
     ) -> tuple[int, asyncio.Future[CommandExit], int]:
         """Start a program on a new terminal of the box with that many (rows, columns).
 
-        Returns the program's id for `signal`, the future of its end, and the terminal's other end, which the caller
-        closes. Raises OSError with the reason when the program cannot be executed.
+        `instead` gives descriptors of the caller for those of 0, 1 and 2 that are not to be the terminal. Returns the
+        program's id for `signal`, the future of its end, and the terminal's other end, which the caller closes. Raises
+        OSError with the reason when the program cannot be executed.
         """
-        key, ended, (master,) = await self._start({"argv": list(argv), "env": env, "cwd": cwd, "tty": size}, ())
+        kept = dict(instead or {})
+        message = {"argv": list(argv), "env": env, "cwd": cwd, "tty": size, "tty_instead": list(kept)}
+        key, ended, (master,) = await self._start(message, list(kept.values()))
         return key, ended, master
 
     async def signal(self, key: int, number: int) -> None:

@@ -21,6 +21,7 @@ EVENT_STOP = 128
 WALL = 0x40000000
 
 _AT_EXECFN = 31
+_READ_BYTES = 1 << 16
 
 
 def _ptrace(request: int, pid: int, data: int = 0) -> None:
@@ -48,6 +49,17 @@ def proceed(pid: int, signal_number: int = 0) -> None:
 def detach(pid: int, signal_number: int = 0) -> None:
     """Stop tracing a stopped process and let it go on."""
     _ptrace(_DETACH, pid, signal_number)
+
+
+def tracer(proc: int, thread: int) -> int:
+    """The process that traces a thread, 0 when none does or there is no such thread."""
+    try:
+        for line in _read(proc, f"{thread}/status", 4096).splitlines():
+            if line.startswith(b"TracerPid:"):
+                return int(line.split()[1])
+    except OSError:
+        pass
+    return 0
 
 
 def event(status: int) -> int:
@@ -108,8 +120,10 @@ def arguments(proc: int, pid: int, limit: int = 1 << 20) -> list[bytes]:
     fd = os.open(f"{pid}/cmdline", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
     try:
         found = bytearray()
-        while len(found) < limit and (piece := os.read(fd, 65536)):
+        while len(found) < limit and (piece := os.read(fd, _READ_BYTES)):
             found += piece
+            if len(piece) < _READ_BYTES:
+                break
     finally:
         os.close(fd)
     return bytes(found).split(b"\0")[:-1]

@@ -10,6 +10,7 @@ import termios
 
 _TIOCSPTLCK = 0x40045431
 _TIOCGPTPEER = 0x5441
+_TIOCGSID = 0x5429
 
 
 def open_master() -> int:
@@ -38,3 +39,8 @@ def size_of(fd: int) -> tuple[int, int]:
     """(rows, columns) of a terminal. Raises OSError when it is none."""
     rows, columns, _, _ = struct.unpack("HHHH", fcntl.ioctl(fd, termios.TIOCGWINSZ, bytes(8)))
     return rows, columns
+
+
+def session_of(master: int) -> int:
+    """The process that leads the session of a terminal, as the caller's PID namespace sees it. Raises OSError."""
+    return int(struct.unpack("i", fcntl.ioctl(master, _TIOCGSID, bytes(4)))[0])

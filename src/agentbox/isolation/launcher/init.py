@@ -85,12 +85,16 @@ class _Init:
             terminal.append(terminals.open_master())
             slave = terminals.open_slave(terminal[0])
             terminals.set_size(slave, *command["tty"])
-            descriptors += [slave, os.dup(slave), os.dup(slave)]
+            instead = dict(zip(command.get("tty_instead", ()), descriptors, strict=False))
+            # The slave comes last too: it becomes the controlling terminal whatever else the program gets.
+            descriptors[:] = [instead.get(target, slave) for target in range(3)] + [slave]
         try:
             self.start(command, descriptors, terminal)
         finally:
             for fd in terminal:
                 os.close(fd)
+            # The terminal was meant three times; `handle` closes each descriptor once.
+            descriptors[:] = dict.fromkeys(descriptors)
 
     def start(self, command: dict[str, Any], descriptors: list[int], terminal: list[int]) -> None:
         """Fork, exec, and tell the owner which of the two worked."""
@@ -122,7 +126,7 @@ class _Init:
             signal.set_wakeup_fd(-1)
             os.setsid()
             if command.get("tty"):
-                terminals.take_as_controlling_terminal(descriptors[0])
+                terminals.take_as_controlling_terminal(descriptors[3])
             for target, fd in enumerate(descriptors[:3]):
                 # dup2 onto itself would leave close-on-exec set.
                 if fd == target:

@@ -46,9 +46,11 @@ class Judge:
         # The command that the user typed: granted once, as that very file and argv.
         self.command = plan["command"]
         # A script that `env` was started for: the interpreter that env starts in the same process belongs to it.
-        self.through_env: dict[int, str] = {}
-        # What a process was before the execve that is being judged.
-        self.parents: dict[int, str] = {}
+        self.through_env: dict[int, tuple[str, bytes]] = {}
+        # For a thread whose execve is being judged: the file it ran before, and the one that it named.
+        self.asking: dict[int, tuple[str, str]] = {}
+        self.writable = [path for path, _ in plan["writable"]] + [path for path, writes in plan["grants"] if writes]
+        self.own_pid = int(os.readlink("self", dir_fd=proc))
         self.execveat = number("execveat")
         self.executing = {number(name) for name in CALLS}
         self.opening = {nr: name for name in WITNESSED if (nr := number(name)) is not None}
@@ -104,18 +106,24 @@ class Judge:
             self.report(call.pid, named, [], allowed=False, reason="no rule names this program")
             notify.refuse(self.listener, call, errno.EACCES)
             return
-        # Still traced when an execve failed and the next came before its stop was seen.
-        if call.pid not in self.parents:
-            try:
-                ptrace.seize(call.pid)
-            except OSError:
-                notify.refuse(self.listener, call, errno.EAGAIN)
-                return
-        self.parents[call.pid] = parent
+        if not self.hold(call.pid):
+            notify.refuse(self.listener, call, errno.EAGAIN)
+            return
+        self.asking[call.pid] = (parent, named)
         notify.let_through(self.listener, call)
         # An execve that fails comes back to the program; this makes it stop there, so that it can be let go.
         with contextlib.suppress(OSError):
             ptrace.interrupt(call.pid)
+
+    def hold(self, thread: int) -> bool:
+        """Trace a thread; whether it is traced by this process now. It may be still, when an execve of its failed and
+        the next one came before its stop was seen. Only the kernel knows: a thread that calls execve takes the leader's
+        id, so what was noted about an id may be about a thread that is gone."""
+        try:
+            ptrace.seize(thread)
+        except OSError:
+            return ptrace.tracer(self.proc, thread) == self.own_pid
+        return True
 
     def witness(self, call: notify.Notification) -> None:
         """Report an attempt to open or connect. It is what the caller's memory says at this moment: evidence for
@@ -208,7 +216,7 @@ class Judge:
                     self.stopped(pid, status)
             else:
                 self.through_env.pop(pid, None)
-                self.parents.pop(pid, None)
+                self.asking.pop(pid, None)
                 if pid == self.init_pid:
                     return False
 
@@ -216,37 +224,44 @@ class Judge:
         """A traced process has stopped: after its execve, after one that failed, or for a signal."""
         event = ptrace.event(status)
         if event == ptrace.EVENT_EXEC:
-            parent = self.parents.pop(ptrace.former_thread(pid), "")
-            if self.allows(pid, parent):
+            former = ptrace.former_thread(pid)
+            parent, named = self.asking.pop(former, ("", ""))
+            # The leader, whose id this is now, may have been asking too; and an interpreter's turn was for this one.
+            self.asking.pop(pid, None)
+            if self.allows(pid, parent, named):
                 ptrace.detach(pid)
             else:
                 os.kill(pid, signal.SIGKILL)
         elif event == ptrace.EVENT_STOP:
             # The execve failed and its caller is on its way back.
-            self.parents.pop(pid, None)
+            self.asking.pop(pid, None)
             ptrace.detach(pid)
         else:
             ptrace.proceed(pid, os.WSTOPSIG(status))
 
-    def allows(self, pid: int, parent: str) -> bool:
-        """Judge a process in its exec stop; `parent` is the file that it ran before."""
+    def allows(self, pid: int, parent: str, named: str) -> bool:
+        """Judge a process in its exec stop. `parent` is the file that it ran before, `named` the one that it named when
+        it asked, which its other threads may have changed since."""
         try:
             exe = os.readlink(f"{pid}/exe", dir_fd=self.proc)
             argv = ptrace.arguments(self.proc, pid)
-            script = self.script_of(pid, exe)
+            # Where the named file is what runs, no script came between.
+            name = b"" if exe == named else ptrace.executed_name(self.proc, pid)
         except OSError as error:
             self.report(pid, "", [], allowed=False, reason=f"cannot be looked at: {error.strerror}")
             return False
+        expected = self.through_env.pop(pid, None)
+        script = self.script_of(pid, exe, name)
         if self.rules is None:
-            self.report(pid, exe, argv, allowed=True, reason="")
-            return True
-        expected = self.through_env.pop(pid, "")
-        if expected and len(argv) > 1 and self.same_file(pid, argv[1], expected):
-            self.report(pid, exe, argv, allowed=True, reason=f"interpreter of {expected}")
-            return True
-        reason = self.reason_to_allow(script or exe, exe, argv, script, parent)
-        if reason and script and exe in _ENV:
-            self.through_env[pid] = script
+            reason = "no exec rules"
+        elif script is None:
+            reason, script = "", os.fsdecode(name)
+        elif expected and self.is_interpreter(pid, exe, argv, name or os.fsencode(named), *expected):
+            reason = f"interpreter of {expected[0]}"
+        else:
+            reason = self.reason_to_allow(script or exe, exe, argv, script, parent)
+        if reason and script and exe in _ENV and len(argv) > 1:
+            self.through_env[pid] = (script, argv[1])
         self.report(pid, script or exe, argv, allowed=bool(reason), reason=reason or "no rule allows it")
         return bool(reason)
 
@@ -263,15 +278,39 @@ class Judge:
             return ""
         return "; ".join(str(rule["rule"]) for rule in found if rule is not None)
 
-    def script_of(self, pid: int, exe: str) -> str:
-        """The script that the kernel started `exe` for, '' when `exe` itself was executed."""
-        name = ptrace.executed_name(self.proc, pid)
+    def script_of(self, pid: int, exe: str, name: bytes) -> str | None:
+        """The script that the kernel started `exe` for, '' when `exe` itself was executed. None for a script that was
+        named by a path which the box can change: its interpreter opens it again by that name."""
         if not name or name.startswith(b"/dev/fd/"):
             return ""
         with contextlib.suppress(OSError):
             target = self.resolve(pid, name, "cwd")
-            return "" if target == exe else target
-        return ""
+            if target == exe:
+                return ""
+            directory = os.readlink(f"{pid}/cwd", dir_fd=self.proc)
+            named = os.path.join(directory, os.fsdecode(name))
+            if ".." in named.split("/"):
+                return target if not self.can_change(directory) and os.path.normpath(named) == target else None
+            named = os.path.normpath(named)
+            return target if named == target or not self.can_change(named) else None
+        return None
+
+    def can_change(self, path: str) -> bool:
+        """Whether the box may write there, and so decide where the path leads."""
+        return any(path == writable or path.startswith(writable.rstrip("/") + "/") for writable in self.writable)
+
+    def is_interpreter(self, pid: int, exe: str, argv: list[bytes], name: bytes, script: str, wanted: bytes) -> bool:
+        """Whether this is what `env` was to find for a script's first line: by that very name, where the box cannot
+        have put something else."""
+        directory, _, base = name.rpartition(b"/")
+        return (
+            base == wanted
+            and not self.can_change(exe)
+            and not self.can_change(os.path.normpath(os.fsdecode(directory) or "/"))
+            and directory.startswith(b"/")
+            and len(argv) > 1
+            and self.same_file(pid, argv[1], script)
+        )
 
     def same_file(self, pid: int, word: bytes, path: str) -> bool:
         """Whether a word of a process's argv leads to the file at `path`."""

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: MIT
+"""The box of an `agentbox run`: its plan, its environment, and what holds which part of the policy in it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentbox.engine.command_view import CommandView
+from agentbox.engine.lent_files import OWN_DIRECTORY
+from agentbox.engine.outside import Outside
+from agentbox.errors import ConfinementError
+from agentbox.guest.injection import GUARD_DIR, injection, policy_file
+from agentbox.isolation import host
+from agentbox.isolation.backend import LiveBox, build_in_cgroup
+from agentbox.isolation.backends.jail import JailBackend
+from agentbox.isolation.facilities import Facilities
+from agentbox.isolation.plan import AgentView, agent_plan, unisolated_plan
+from agentbox.models import Confinement, Enforcement, Layer
+from agentbox.policy.evaluation import decide
+from agentbox.policy.paths import is_below
+from agentbox.policy.questions import Env
+
+if TYPE_CHECKING:
+    from agentbox.policy.document import AnyPolicy
+
+CHANNEL = f"{OWN_DIRECTORY}/channel"
+POLICY = f"{OWN_DIRECTORY}/policy"
+_HOME = "/tmp/agentbox-home"  # noqa: S108 - inside the box
+# Variables that every program gets when they are set here; all others need an `env:` rule.
+_ALWAYS_PASSED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "COLORTERM", "TZ")
+
+
+class AgentBox:
+    """Builds the box of one run. `outside` is what stands in for the box's own directories with the guard alone."""
+
+    def __init__(
+        self,
+        confinement: Confinement,
+        policy: AnyPolicy,
+        view: CommandView,
+        directory: str,
+        guard: Path,
+        *,
+        walled: bool,
+    ) -> None:
+        self._confinement = confinement
+        self._policy = policy
+        self._view = view
+        self._directory = directory
+        self._guard = guard
+        self.outside = None if walled else Outside()
+
+    def enforcement(self, facilities: Facilities, *, observe: bool) -> Enforcement:
+        """Which layer holds what. The jail itself is tried when its box is built; nothing is claimed for a run that
+        only observes."""
+        if observe:
+            return Enforcement()
+        if self.outside is not None:
+            held = Layer.INTERPRETER
+            return Enforcement(filesystem=held, network=held, exec=held)
+        return replace(JailBackend(facilities).claims(), exec=Layer.KERNEL)
+
+    async def build(
+        self, facilities: Facilities, on_spawn: Callable[[dict[str, Any]], None], *, witness_all: bool
+    ) -> LiveBox:
+        """The box, ready for the command; `on_spawn` gets what the exec judge reports. Raises IsolationError."""
+        by_cgroup = "memory" in facilities.held
+        if self.outside is not None:
+            plan = unisolated_plan(
+                self._confinement,
+                workspace=self._directory,
+                host_uid=os.geteuid(),
+                host_gid=os.getegid(),
+                memory_held_by_cgroup=by_cgroup,
+            )
+            self.outside.write_policy(policy_file(self._policy))
+            return await build_in_cgroup(facilities, plan, self._confinement, lambda: None)
+        uid, gid = facilities.ids.take()
+        plan = agent_plan(
+            self._confinement,
+            host.view(),
+            AgentView(
+                directory=self._directory,
+                shown=(*((path, path) for path in self._view.shown), (str(self._guard), GUARD_DIR)),
+                files=((POLICY, policy_file(self._policy)),),
+                command=(self._view.real, self._view.arguments),
+                channel=CHANNEL,
+                home=self._home(),
+                witness_all=witness_all,
+            ),
+            host_uid=uid,
+            host_gid=gid,
+            memory_held_by_cgroup=by_cgroup,
+        )
+        try:
+            return await build_in_cgroup(
+                facilities, plan, self._confinement, lambda: facilities.ids.give_back(uid), on_spawn=on_spawn
+            )
+        except ConfinementError as error:
+            raise _explained(error) from error
+
+    def environment(self, given: Mapping[str, str], *, observe: bool) -> dict[str, str]:
+        """The command's variables out of the caller's own: what the policy passes, and what the guard needs."""
+        passed = {
+            name: value
+            for name, value in given.items()
+            if name in _ALWAYS_PASSED or decide(self._policy, Env(name)).allowed
+        }
+        outside = self.outside
+        base = {
+            "HOME": outside.home if outside else self._home(),
+            "TMPDIR": outside.scratch if outside else "/tmp",  # noqa: S108 - the box's own
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONHASHSEED": "0",
+            **passed,
+            "PATH": given.get("PATH", os.defpath),
+        }
+        return injection(
+            self._view.kind,
+            str(self._guard) if outside else GUARD_DIR,
+            outside.channel if outside else CHANNEL,
+            outside.policy if outside else POLICY,
+            self._directory,
+            "record",
+            not observe,
+            base,
+            wall="none" if outside else "jail",
+            private=(outside.scratch,) if outside else ("/tmp", "/dev/shm"),  # noqa: S108
+            entry=self._view.script,
+        )
+
+    def _home(self) -> str:
+        """A home below the box's own /tmp, or beside agentbox's files where a rule lends the host's /tmp."""
+        lent = any(grant.present and is_below(_HOME, grant.path) for grant in self._confinement.files)
+        return f"{OWN_DIRECTORY}/home" if lent else _HOME
+
+
+def _explained(error: ConfinementError) -> ConfinementError:
+    """Some failures to build a box are about what a policy lends, and are better said so."""
+    step, code = str(error.data.get("step", "")), error.data.get("errno")
+    path = step.removeprefix("map the owner of ")
+    if path != step and code in (errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP):
+        return ConfinementError(
+            f"{path} cannot be lent to a box by root: its file system, or one mounted below, has no id-mapped mounts",
+            hint="start agentbox as the user who owns the files, or grant a path on another file system",
+            step=step,
+            errno=int(code),
+        )
+    return error
