@@ -90,6 +90,20 @@ class AgentboxClient:
         """Remove one snapshot."""
         wire.checked(self._client.delete(wire.snapshot_path(snapshot_id)))
 
+    def trace(self, run_id: str) -> Iterator[bytes]:
+        """The trace of a run that has ended, piece by piece; written to a file, `agentbox verify` takes it."""
+        with self._client.stream("GET", wire.trace_path(run_id)) as answer:
+            if answer.status_code >= 400:
+                answer.read()
+                wire.refused(answer)
+            yield from answer.iter_bytes()
+
+    def public_key(self) -> str:
+        """The key that verifies the server's traces, as PEM text for `agentbox verify --key`."""
+        answer = self._client.get(wire.KEY_PATH)
+        wire.refused(answer)
+        return answer.text
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
@@ -147,6 +161,21 @@ class AsyncAgentboxClient:
     async def delete_snapshot(self, snapshot_id: str) -> None:
         """Remove one snapshot."""
         wire.checked(await self._client.delete(wire.snapshot_path(snapshot_id)))
+
+    async def trace(self, run_id: str) -> AsyncIterator[bytes]:
+        """As AgentboxClient.trace."""
+        async with self._client.stream("GET", wire.trace_path(run_id)) as answer:
+            if answer.status_code >= 400:
+                await answer.aread()
+                wire.refused(answer)
+            async for piece in answer.aiter_bytes():
+                yield piece
+
+    async def public_key(self) -> str:
+        """As AgentboxClient.public_key."""
+        answer = await self._client.get(wire.KEY_PATH)
+        wire.refused(answer)
+        return answer.text
 
     async def aclose(self) -> None:
         """Close the connections."""

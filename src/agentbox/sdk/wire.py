@@ -14,6 +14,8 @@ from agentbox.sdk.errors import AgentboxHTTPError
 Content = str | bytes
 RUN_PATH = "/v1/run"
 SNAPSHOTS_PATH = "/v1/snapshots"
+RUNS_PATH = "/v1/runs"
+KEY_PATH = "/v1/key"
 EVENT_STREAM = {"Accept": "text/event-stream"}
 LARGEST_TIMEOUT_SECONDS = 300
 # The server answers a run that times out; the client must wait longer than any run may take.
@@ -31,6 +33,13 @@ def snapshot_path(snapshot_id: str) -> str:
     if not snapshot_id.isalnum():
         raise ValueError(f"not a snapshot id: {snapshot_id!r}")
     return f"{SNAPSHOTS_PATH}/{snapshot_id}"
+
+
+def trace_path(run_id: str) -> str:
+    """Path of the trace of one run. Raises ValueError for what cannot be an id."""
+    if not run_id.isalnum():
+        raise ValueError(f"not a run id: {run_id!r}")
+    return f"{RUNS_PATH}/{run_id}/trace"
 
 
 def _content(value: Content) -> str | dict[str, str]:
@@ -56,6 +65,8 @@ def run_payload(
     max_output_bytes: int | None = None,
     backend: str | None = None,
     return_files: Sequence[str] | None = None,
+    policy: str | None = None,
+    trace: bool = False,
 ) -> dict[str, Any]:
     """The JSON of a run: code and language always, of the rest only what was given."""
     limits = {
@@ -78,6 +89,8 @@ def run_payload(
         "args": _items(args),
         "backend": backend,
         "return_files": _items(return_files),
+        "policy": policy,
+        "trace": True if trace else None,
     }
     return {
         "code": code,
@@ -99,6 +112,8 @@ class NewFields(TypedDict, total=False):
     max_output_bytes: int | None
     backend: str | None
     return_files: Sequence[str] | None
+    policy: str | None
+    trace: bool
 
 
 class RunFields(NewFields, total=False):
@@ -144,6 +159,8 @@ class RunResponse(dict[str, Any]):
     warnings: list[str]
     timings: dict[str, float]
     usage: dict[str, Any]
+    denials: list[dict[str, Any]]
+    trace: dict[str, Any] | None
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -240,10 +257,14 @@ class Answer(Protocol):
 
 def checked(answer: Answer) -> Any:
     """The JSON of a success, None of an empty one. Raises AgentboxHTTPError."""
-    if answer.status_code == 204:
-        return None
+    refused(answer)
+    return None if answer.status_code == 204 else answer.json()
+
+
+def refused(answer: Answer) -> None:
+    """Raise AgentboxHTTPError for an answer of 400 or more, whose body has been read."""
     if answer.status_code < 400:
-        return answer.json()
+        return
     try:
         body = answer.json()
     except ValueError:

@@ -30,6 +30,7 @@ WITNESSED = ("open", "openat", "creat", "connect")
 _MAX_REPORTED_WORDS = 256
 _MAX_REPORTED_BYTES = 4096
 _AT_FDCWD = -100
+_OWN = (b"/proc/self/", b"/proc/thread-self/")
 _ENV = ("/usr/bin/env", "/bin/env")
 
 
@@ -192,6 +193,9 @@ class Judge:
         """Where a path leads for that process. Raises OSError."""
         if not name:
             return os.readlink(f"{pid}/{start}", dir_fd=self.proc)
+        if name.startswith(_OWN):
+            # Here `self` would be this process, which the box's /proc does not have.
+            start, name = ".", name.partition(b"self/")[2]
         base = os.open(f"{pid}/{start}", os.O_PATH | os.O_CLOEXEC, dir_fd=self.proc)
         try:
             found = os.open(name, os.O_PATH | os.O_CLOEXEC, dir_fd=base)
