@@ -40,7 +40,7 @@ from agentbox.policy.compilation import compile_policy
 from agentbox.policy.document import policies_of
 from agentbox.policy.paths import is_below
 from agentbox.policy.rule import PathTarget
-from agentbox.trace.keys import KeyStore
+from agentbox.trace.keys import KeyStore, SigningKey
 from agentbox.trace.ledger import Ledger
 from agentbox.trace.writer import Run, TraceWriter
 
@@ -117,7 +117,8 @@ async def run_agent(request: AgentRequest, settings: Settings, files: Any) -> Ag
             "checkpoint": False,
         },
     )
-    writer = TraceWriter(run_files.trace, run, keys.load_or_create(), Ledger(keys.directory / "ledger.jsonl"))
+    key = keys.load_or_create()
+    writer = TraceWriter(run_files.trace, run, key, Ledger(keys.directory / "ledger.jsonl"))
     run_files.link()
     lent = lend(confinement, trace=run_files.trace, private=_private(settings, directory))
     facilities = await Facilities.open()
@@ -187,6 +188,9 @@ class _Session:
         """Build the box, run the command in it, seal the trace, leave nothing."""
         self._outcome.run_id = run_id
         box: LiveBox | None = None
+        # What signing needs is loaded while the command runs, not after it.
+        preparing = asyncio.create_task(asyncio.to_thread(self._key.prepare))
+        preparing.add_done_callback(lambda done: done.exception())
         code = 1
         details: dict[str, Any] = {}
         try:

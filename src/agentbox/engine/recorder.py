@@ -84,11 +84,12 @@ class Recorder:
                 await asyncio.gather(*self._connections, return_exceptions=True)
         for connection in self._connections:
             connection.cancel()
-        if self.failure is not None:
+        if self._writer.failed:
             self._writer.close()
             return None
-        self._record("meta", RUN_END, {"returncode": returncode, **details}, "supervisor", None)
         try:
+            # A trace that grew too long ended the run, but has room for its end.
+            self._writer.append("meta", RUN_END, {"returncode": returncode, **details})
             return await asyncio.to_thread(self._writer.seal)
         except TraceError as error:
             self._failed(error)
@@ -125,18 +126,21 @@ class Recorder:
         parser = frames.FrameParser()
         with connection, contextlib.suppress(OSError):
             while data := await loop.sock_recv(connection, _READ_BYTES):
-                answers = bytearray()
+                waiting = []
                 try:
                     for message in parser.feed(data):
                         request = frames.request_of(message)
                         self._claimed(request, pid)
                         if request.ack:
-                            answers += frames.answer(request.id, ok=self.failure is None)
+                            waiting.append(request.id)
                 except frames.FrameError as error:
                     self._record("observe", "frame.refused", {"reason": error.reason}, "supervisor", pid)
                     return
-                if answers:
+                if waiting:
+                    # Only what the kernel has may be called recorded.
                     self._flush()
+                    kept = self.failure is None
+                    answers = b"".join(frames.answer(number, ok=kept) for number in waiting)
                     await loop.sock_sendall(connection, answers)
 
     def _claimed(self, request: frames.Request, pid: int) -> None:
