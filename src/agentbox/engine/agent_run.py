@@ -40,7 +40,7 @@ from agentbox.policy.compilation import compile_policy
 from agentbox.policy.document import policies_of
 from agentbox.policy.paths import is_below
 from agentbox.policy.rule import PathTarget
-from agentbox.trace.keys import KeyStore, SigningKey
+from agentbox.trace.keys import KeyStore
 from agentbox.trace.ledger import Ledger
 from agentbox.trace.writer import Run, TraceWriter
 
@@ -123,6 +123,9 @@ async def run_agent(request: AgentRequest, settings: Settings, files: Any) -> Ag
     lent = lend(confinement, trace=run_files.trace, private=_private(settings, directory))
     facilities = await Facilities.open()
     planned = AgentBox(lent.confinement, request.policy, view, directory, guard, walled=walled)
+    # What signing needs is loaded while the command runs, not after it.
+    preparing = asyncio.create_task(asyncio.to_thread(key.prepare))
+    preparing.add_done_callback(lambda done: done.exception())
     session = _Session(request, view, lent, planned, facilities, writer, run_files)
     try:
         return await session.run(run.id)
@@ -188,9 +191,6 @@ class _Session:
         """Build the box, run the command in it, seal the trace, leave nothing."""
         self._outcome.run_id = run_id
         box: LiveBox | None = None
-        # What signing needs is loaded while the command runs, not after it.
-        preparing = asyncio.create_task(asyncio.to_thread(self._key.prepare))
-        preparing.add_done_callback(lambda done: done.exception())
         code = 1
         details: dict[str, Any] = {}
         try:
