@@ -18,6 +18,7 @@ read: .
 write: ./out
 exec: ls
 env: LANG, COLOUR
+deny: env PRIVATE
 deny: read ./secrets
 limits: timeout_seconds=20, memory_mb=256, pids=64
 """
@@ -130,7 +131,18 @@ def test_without_a_write_rule_the_directory_is_read_only(client: httpx.Client) -
         "    try:\n        act(); print('did it')\n    except OSError as error:\n        print(error.errno)\n"
     )
     body = run(client, code, "read: .", files={"a": "1"}, return_files=["**"])
-    assert body["stdout"].split() == ["a", "OSError", "30", "new", "OSError", "30", "main.py", "OSError", "30", *["30"] * 6]
+    assert body["stdout"].split() == [
+        "a",
+        "OSError",
+        "30",
+        "new",
+        "OSError",
+        "30",
+        "main.py",
+        "OSError",
+        "30",
+        *["30"] * 6,
+    ]
     assert set(body["files"]) == {"a", "main.py"}
 
 
@@ -370,6 +382,16 @@ def test_a_request_may_narrow_the_ceiling_further(ceiling: RunningServer) -> Non
         less = run(client, code, "read: .\nenv: LANG", env={"COLOUR": "red"})
     assert whole["stdout"].splitlines() == ["out/x 1", "ended 0 main.py", "out", "red"]
     assert less["stdout"].splitlines() == ["out/x FileNotFoundError 2", "refused 13", "None"]
+
+
+def test_reasons_name_rules_of_the_ceiling_and_not_where_its_file_is(ceiling: RunningServer) -> None:
+    with ceiling.client() as client:
+        body = run(client, "1", env={"PRIVATE": "1"})
+    [denial] = body["denials"]
+    assert (denial["rule"], denial["reason"]) == (
+        "deny: env PRIVATE",
+        "`deny: env PRIVATE` (the ceiling:5) denies it",
+    )
 
 
 @pytest.mark.parametrize(

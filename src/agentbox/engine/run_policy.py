@@ -17,6 +17,7 @@ from agentbox.isolation.interpreters import Found
 from agentbox.isolation.plan import WORKSPACE, WorkspaceView, workspace_view
 from agentbox.linux.credentials import acting_as
 from agentbox.models import Confinement, FileGrant, Limits
+from agentbox.policy import record
 from agentbox.policy.compilation import compile_policy
 from agentbox.policy.document import Conjunction, Policy, canonical_text, intersect, policies_of
 from agentbox.policy.evaluation import decide
@@ -99,7 +100,11 @@ class Ceiling:
             read_include=read_policy_file,
         )
         _refuse_what_nothing_holds(policy)
-        return policy
+        # Reasons reach the caller, who is not told where the operator's files are.
+        rules = tuple(
+            record.replace(rule, place=record.replace(rule.place, path="the ceiling")) for rule in policy.rules
+        )
+        return record.replace(policy, rules=rules)
 
 
 def decide_policy(

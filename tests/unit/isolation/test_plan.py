@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agentbox.isolation.plan import HostView, jail_plan, unisolated_plan
-from agentbox.models import Confinement, Limits
+from agentbox.isolation.plan import HostView, jail_plan, unisolated_plan, watched_plan, workspace_view
+from agentbox.models import Confinement, FileDenial, FileGrant, Layer, Limits, ProgramRule
 
 LIMITS = Limits(timeout_seconds=30, memory_mb=256, cpus=1.0, pids=64, disk_mb=128, max_output_bytes=1 << 20)
 HOST = HostView(
@@ -69,3 +69,60 @@ def test_the_same_directory_is_not_mounted_twice() -> None:
     plan = jail_plan(Confinement(LIMITS, ("/usr",)), HOST, host_uid=1, host_gid=1, memory_held_by_cgroup=True)
     targets = [target for _, target in plan.binds]
     assert len(targets) == len(set(targets))
+
+
+def grant(path: str, writable: bool = False, present: bool = True) -> FileGrant:
+    return FileGrant(path, writable, present, Layer.KERNEL, "rule")
+
+
+def shown(*files: FileGrant) -> tuple[tuple[str, bool], ...]:
+    return workspace_view(Confinement(LIMITS, files=files), "/work/main.py").shown
+
+
+def test_the_programs_own_file_is_shown_without_any_grant() -> None:
+    assert shown() == (("/work/main.py", False),)
+
+
+def test_grants_of_the_whole_workspace_need_no_mount_below_it() -> None:
+    assert shown(grant("/work"), grant("/work/a")) == (("/work", False),)
+    assert shown(grant("/"), grant("/work/a")) == (("/work", False),)
+    assert shown(grant("/work", writable=True), grant("/work/a")) == (("/work", True),)
+
+
+def test_a_writable_directory_in_a_read_only_one_has_a_mount_of_its_own_after_it() -> None:
+    assert shown(grant("/work/a/out", writable=True), grant("/work")) == (("/work", False), ("/work/a/out", True))
+
+
+def test_a_name_that_only_begins_like_a_granted_one_is_not_covered_by_it() -> None:
+    found = shown(grant("/work/a", writable=True), grant("/work/a-b", writable=True))
+    assert found == (("/work/a", True), ("/work/a-b", True), ("/work/main.py", False))
+
+
+def test_grants_outside_the_workspace_and_of_what_is_not_there_are_no_mounts() -> None:
+    assert shown(grant("/etc/shadow"), grant("/workshop"), grant("/work/x", present=False)) == shown()
+
+
+def test_denials_that_exist_are_covered_or_read_only() -> None:
+    denials = (
+        FileDenial("/work/a", hidden=True, present=True, rule="r"),
+        FileDenial("/work/b", hidden=False, present=True, rule="r"),
+        FileDenial("/work/c", hidden=True, present=False, rule="r"),
+    )
+    view = workspace_view(Confinement(LIMITS, file_denials=denials), "/work/main.py")
+    assert (view.hidden, view.read_only) == (("/work/a",), ("/work/b",))
+
+
+def test_without_a_policy_the_exec_judge_only_watches() -> None:
+    plan = PLANS["jail_with_cgroup"]
+    watched = watched_plan(plan, Confinement(LIMITS), ("/usr/bin/python3", ("main.py",)))
+    assert (watched.judge, watched.exec_rules, watched.staged) == (True, None, False)
+
+
+def test_a_policy_without_exec_rules_allows_the_command_alone() -> None:
+    plan = PLANS["jail_with_cgroup"]
+    held = watched_plan(plan, Confinement(LIMITS, programs=((),), policy_sha256="0"), ("/usr/bin/python3", ()))
+    assert (held.exec_rules, held.staged) == (((),), True)
+    rule = ProgramRule(deny=False, program="/usr/bin/ls", words=("ls", "-l"), libexec=(), rule="exec: ls -l")
+    held = watched_plan(plan, Confinement(LIMITS, programs=((rule,),), policy_sha256="0"), ("/usr/bin/python3", ()))
+    assert held.exec_rules is not None
+    assert (held.exec_rules[0][0]["exe"], held.exec_rules[0][0]["args"]) == ("/usr/bin/ls", ("-l",))

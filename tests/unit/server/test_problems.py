@@ -21,6 +21,8 @@ from agentbox.server.problems import from_error
         (errors.UnsafeArchiveError("x"), 422),
         (errors.WorkspaceError("x"), 400),
         (errors.PolicyError("x"), 400),
+        (errors.PolicySyntaxError("x"), 400),
+        (errors.TraceError("x"), 503),
         (errors.InternalError("x"), 500),
         (ZeroDivisionError("x"), 500),
     ],
@@ -49,6 +51,7 @@ def test_faults_of_a_stored_archive_keep_the_list_of_422() -> None:
         errors.ConfinementError("/var/lib/agentbox/x: mount failed"),
         errors.BackendUnavailableError("/sys/fs/cgroup is read-only"),
         errors.InternalError("/srv/agentbox/engine.py line 5"),
+        errors.TraceError("/var/lib/agentbox/traces/x: no space", hint="make room in /var/lib/agentbox"),
         errors.WorkspaceError("/var/lib/agentbox/boxes/1: no space", hint="make room in /var/lib/agentbox"),
         OSError(2, "no such file", "/root/secret"),
     ],
@@ -59,6 +62,18 @@ def test_body_names_no_path_of_the_host(error: Exception) -> None:
     assert "/sys" not in text
     assert "/s" not in text.replace("/snapshots", "")
     assert "/root" not in text
+
+
+def test_a_fault_of_a_policy_says_where_it_is() -> None:
+    error = errors.PolicySyntaxError("unknown key", line=3, column=3, problem="unknown_key", source="  wrte: x")
+    assert from_error(error).body("id")["policy"] == {
+        "line": 3,
+        "column": 3,
+        "problem": "unknown_key",
+        "reason": "unknown key",
+        "source": "  wrte: x",
+        "caret": "  ^",
+    }
 
 
 def test_control_characters_of_a_message_are_escaped() -> None:
