@@ -69,6 +69,8 @@ def injection(
     if base_env.get("NODE_OPTIONS"):
         node_options += f" {base_env['NODE_OPTIONS']}"
     found = {
+        # Code beside an entry script is read without a rule, but nothing may be written there.
+        "PYTHONDONTWRITEBYTECODE": "1",
         **base_env,
         "PYTHONPATH": os.pathsep.join(python_path),
         "NODE_OPTIONS": node_options,

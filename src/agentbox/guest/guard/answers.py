@@ -66,6 +66,11 @@ class Answers:
             if policy.once and len(policy.expected) < _MAX_COUNTED:
                 policy.expected[identity] = True
 
+    def forget_sizes(self) -> None:
+        """Count anew what lies below capped grants: files may be gone."""
+        for policy in self._policies:
+            policy.sizes.clear()
+
     def seed_size(self, path: str, identity: str, size: int) -> None:
         """Count a file that lies below a capped grant already."""
         for policy in self._policies:
@@ -105,7 +110,7 @@ class _Policy:
                 self._protects = row
         self.expected: dict[str, bool] = {}
         self._spent: dict[str, bool] = {}
-        self._sizes: dict[str, dict[str, int]] = {}
+        self.sizes: dict[str, dict[str, int]] = {}
         self.network = Network(grants, denials, special, counting)
         self.programs = Programs(grants, denials)
 
@@ -172,7 +177,7 @@ class _Policy:
         counted = []
         for row in self.capped:
             if covers(row[TARGET], path):
-                sizes = self._sizes.setdefault(row[CANONICAL], {})
+                sizes = self.sizes.setdefault(row[CANONICAL], {})
                 before = sizes.get(identity, 0)
                 if sum(sizes.values()) - before + size > row[TARGET][4] and size > before:
                     return False, row, f"the files below it would pass {row[TARGET][4]} bytes", None
@@ -192,7 +197,7 @@ class _Policy:
     def seed_size(self, path: str, identity: str, size: int) -> None:
         for row in self.capped:
             if covers(row[TARGET], path):
-                self._sizes.setdefault(row[CANONICAL], {})[identity] = size
+                self.sizes.setdefault(row[CANONICAL], {})[identity] = size
 
 
 def _table(rows: Any) -> Any:

@@ -76,7 +76,9 @@ def arm(directory: str, doors: Any) -> None:
     caps = Caps(answers, effects)
     files = Files(answers, view, paths, effects, observations, caps)
     network = Network(answers, effects, view, paths, files)
-    inherited = {name.encode(): given[name].encode(_ENCODING, "surrogateescape") for name in _INHERITED if name in given}
+    inherited = {
+        name.encode(): given[name].encode(_ENCODING, "surrogateescape") for name in _INHERITED if name in given
+    }
     processes = Processes(answers, effects, paths, files, inherited, observations.read_own)
     interpreter = Interpreter(effects, view, files, lanes)
     services = Services(files, network, processes, caps, effects)
@@ -87,7 +89,16 @@ def arm(directory: str, doors: Any) -> None:
     for part in (files, network, processes, interpreter):
         handlers.update(part.handlers())
     doors.install(caps.active, tuple(WRITING) if caps.active else ())
+    posix.register_at_fork(after_in_child=_all(channel.forked, lanes.forked))
     sys.addaudithook(doors.hook_over(handlers.get))
+
+
+def _all(*functions: Any) -> Any:
+    def call() -> None:
+        for function in functions:
+            function()
+
+    return call
 
 
 def _environment() -> dict[str, str]:
@@ -139,8 +150,10 @@ def _tables(given: dict[str, str], directory: str) -> Any:
         try:
             tables = scan(text, 0)[0]
             if tables["format"] != _FORMAT:
-                raise ArmingError(f"the policy {path} is of the form {tables['format']!r}, this guard reads {_FORMAT!r}")
-        except (ValueError, KeyError, TypeError, StopIteration) as error:
+                raise ArmingError(
+                    f"the policy {path} is of the form {tables['format']!r}, this guard reads {_FORMAT!r}"
+                )
+        except (ValueError, KeyError, TypeError, StopIteration, SystemError) as error:
             raise ArmingError(f"the policy {path} is damaged: {type(error).__name__}") from None
         return tables
     return _read_text(text, given.get("AGENTBOX_ROOT") or posix.getcwd(), directory)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MAX_SCANNED = 100_000
+# lseek from where the descriptor stands.
+_FROM_HERE = 1
 
 
 @sealed
@@ -103,7 +105,7 @@ class Caps:
         found = fstat(descriptor)
         if offset is None:
             appends = _flags(descriptor) & posix.O_APPEND
-            offset = found.st_size if appends else posix.lseek(descriptor, 0, posix.SEEK_CUR)
+            offset = found.st_size if appends else posix.lseek(descriptor, 0, _FROM_HERE)
         refused = self._ask(path, max(found.st_size, offset + count), _identity(found))
         if refused is not None:
             raise refused
@@ -114,6 +116,7 @@ class Caps:
 
     def _scan(self) -> None:
         """Count what lies below the caps now, whoever wrote it."""
+        self._answers.forget_sizes()
         waiting = [target[1] for target in self._answers.caps]
         seen = 0
         while waiting and seen < _MAX_SCANNED:
@@ -155,4 +158,3 @@ def _flags(descriptor: int) -> int:
     finally:
         posix.close(file)
     return 0
-

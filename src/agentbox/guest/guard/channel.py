@@ -11,7 +11,7 @@ from _json import encode_basestring_ascii, make_scanner
 from _socket import AF_UNIX, SOCK_STREAM
 from _socket import socket as Socket
 from _thread import allocate_lock, get_ident
-from posix import close, dup2, fstat, getpid
+from posix import close, dup2, fstat
 
 from .seal import sealed
 
@@ -48,7 +48,6 @@ class Channel:
     def __init__(self, path: str) -> None:
         self._path = path
         self._socket: Any = None
-        self._pid = getpid()
         self._lock = allocate_lock()
         self._owner = 0
         self._number = 0
@@ -62,6 +61,26 @@ class Channel:
         except OSError:
             return
 
+    def send_ready(self, frame: bytes) -> bool:
+        """Send a small frame that is ready, without waiting for other threads: one call writes it whole. False when
+        that was not possible."""
+        channel = self._socket
+        if channel is None:
+            return False
+        try:
+            sent = channel.send(frame, _MSG_NOSIGNAL)
+        except OSError:
+            return False
+        if sent != len(frame):
+            self._drop()
+        return True
+
+    def forked(self) -> None:
+        """In the child after a fork: the parent's connection and its lock are not ours."""
+        self._lock = allocate_lock()
+        self._owner = 0
+        self._drop()
+
     def ask(self, members: str) -> Any:
         """Hand a record over and give back the host's answer; `members` are those after `id`. Raises
         OSError: nothing that must be recorded may happen then."""
@@ -69,8 +88,6 @@ class Channel:
 
     def _exchange(self, body: bytes, members: Any) -> Any:
         me = get_ident()
-        if self._pid != getpid():
-            self._forget()
         if self._owner == me:
             # A signal handler, or a destructor, in the middle of another record: a connection for this one alone.
             alone = self._connect()
@@ -106,7 +123,7 @@ class Channel:
             body = ('{"id":%d,%s,"ack":true}' % (number, members)).encode("ascii")
         if len(body) > _MAX_FRAME_BYTES:
             raise OSError("a record of more than 1 MiB")
-        frame = _TO_BYTES(len(body), 4, "little") + body
+        frame = frame_of(body)
         sent = channel.send(frame, _MSG_NOSIGNAL)
         while sent < len(frame):
             sent += channel.send(frame[sent:], _MSG_NOSIGNAL)
@@ -161,12 +178,10 @@ class Channel:
             except OSError:
                 return
 
-    def _forget(self) -> None:
-        """After a fork: the parent's connection and its lock are not ours."""
-        self._lock = allocate_lock()
-        self._owner = 0
-        self._pid = getpid()
-        self._drop()
+
+def frame_of(body: bytes) -> bytes:
+    """A record's bytes with their length before them."""
+    return _TO_BYTES(len(body), 4, "little") + body
 
 
 def _received(channel: Any, count: int) -> bytes:

@@ -63,12 +63,12 @@ def install(capped: bool, writing: Any) -> None:
     functions that write to a descriptor."""
     os_open = posix.open
 
-    def open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: Any = None) -> int:  # noqa: A001
+    def open(_: Any, path: Any, flags: int, mode: int = 0o777, *, dir_fd: Any = None) -> int:  # noqa: A001
         if dir_fd is None and not capped:
             return os_open(path, flags, mode)
         return int(ask("open", path, flags, mode, dir_fd))
 
-    _replace("open", open)
+    _replace("open", _bound(open, "open"))
     for name in ("mkfifo", "mknod"):
         _replace(name, _asking(name))
     if capped:
@@ -121,7 +121,6 @@ class Loader:
 
     def create_module(self, spec: Any) -> Any:
         """The module, not yet filled."""
-        spec.loader = self._real
         ask("loading", spec.name)
         try:
             return self._real.create_module(spec)
@@ -131,28 +130,35 @@ class Loader:
     def exec_module(self, module: Any) -> None:
         """Fill the module and patch it."""
         self._real.exec_module(module)
+        module.__spec__.loader = module.__loader__ = self._real
         ask("keep", module, module.__name__)
         patch(module, module.__name__)
 
 
 def _asking(name: str) -> Any:
-    def function(*arguments: Any, **named: Any) -> Any:
+    def function(_: Any, *arguments: Any, **named: Any) -> Any:
         return ask(name, *arguments, named) if named else ask(name, *arguments)
 
+    return _bound(function, name)
+
+
+def _bound(function: Any, name: str) -> Any:
+    """A callable that stays itself when it becomes an attribute of a class, as the built-in function does."""
     function.__name__ = function.__qualname__ = name
-    return function
+    return _Method(function, name)
 
 
 def _replace(name: str, function: Any) -> None:
     """Put a function in the place of one of `os`, also in the sets by which `os` says what it supports."""
     real = getattr(posix, name)
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = real.__doc__
     for supported in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
         if real in supported:
             supported.add(function)
     setattr(posix, name, function)
     setattr(os, name, function)
+
+
+_Method: Any = type(Finder().find_spec)
 
 
 class CappedFile(io.FileIO):

@@ -20,6 +20,7 @@ _MAX_CHARACTERS = 64
 _MAX_STARTED = 100_000
 _MAIN = "main"
 _MODULE = type(sys)
+_LOOK_UP = object.__getattribute__
 
 
 @sealed
@@ -81,5 +82,11 @@ class Lanes:
         started = self._started.pop(id(thread), None)
         if started is not None and started[0] is thread:
             return str(started[1][:_MAX_CHARACTERS])
+        # Before CPython 3.12 no event says that a thread starts; threading numbers them in the order of their making.
+        name = (
+            thread.__dict__.get("_name") if thread is not None and type(thread).__getattribute__ is _LOOK_UP else None
+        )
+        if type(name) is str:
+            return name[:_MAX_CHARACTERS]
         self._unnamed += 1
         return f"thread.{self._unnamed}"

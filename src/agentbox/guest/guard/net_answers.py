@@ -211,7 +211,9 @@ def _fits(rule: Any, name: str, address: Any) -> bool:
 
 def _address_text(address: Any) -> str:
     version, value = address
-    return inet_ntop(AF_INET, value.to_bytes(4, "big")) if version == 4 else inet_ntop(AF_INET6, value.to_bytes(16, "big"))
+    return (
+        inet_ntop(AF_INET, value.to_bytes(4, "big")) if version == 4 else inet_ntop(AF_INET6, value.to_bytes(16, "big"))
+    )
 
 
 def _names_address(rule: Any) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from posix import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, open, read
 from time import time
 
-from .channel import text_of
+from .channel import frame_of, text_of
 from .effects import Effects
 from .seal import sealed
 
@@ -35,11 +35,13 @@ class Observations:
         self._sha256 = sha256
         self._kept: dict[str, Any] = {}
         self.own: dict[int, Any] = {}
+        # By the text that a program gave: what the file was like, and the frame of its record.
+        self.quick: dict[str, Any] = {}
         # Asked before a file is read; gives the members to add when the host must count it.
         self.once: Any = None
 
-    def read(self, path: str, found: Any) -> Any:
-        """Record that a resolved path is opened for reading."""
+    def read(self, path: str, found: Any, given: str = "") -> Any:
+        """Record that a resolved path is opened for reading; `given` is how the program wrote it."""
         effects = self._effects
         if found is None:
             return effects.observed("fs.open_read", text_of({"path": path, "exists": False}))
@@ -68,9 +70,13 @@ class Observations:
             return effects.happens("fs.open_read", text)
         body = effects.body("fs.open_read", text)
         if settled and self.once is None:
-            if len(self._kept) >= _MAX_KEPT:
+            if len(self._kept) >= _MAX_KEPT or len(self.quick) >= _MAX_KEPT:
                 self._kept.clear()
+                self.quick.clear()
             self._kept[path] = (key, body)
+            if given:
+                frame = frame_of(body + b'"main"}')
+                self.quick[given] = (key[0], key[3], key[1], key[2], key[4], frame)
         effects.send_again(body)
         return None
 

@@ -28,9 +28,7 @@ _UNGUARDED = ("I", "S", "E")
 class Processes:
     """The handlers. Each gives None, or the error to raise."""
 
-    def __init__(
-        self, answers: Any, effects: Effects, paths: Any, files: Any, inherited: Any, read: Any
-    ) -> None:
+    def __init__(self, answers: Any, effects: Effects, paths: Any, files: Any, inherited: Any, read: Any) -> None:
         self._answers = answers
         self._effects = effects
         self._paths = paths

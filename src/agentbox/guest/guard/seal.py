@@ -26,6 +26,7 @@ class _Sample:
 
 
 Method = type(_Sample().method)
+del _Sample.method
 
 
 def sealed(of: Class) -> Class:

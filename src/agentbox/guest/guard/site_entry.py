@@ -49,7 +49,9 @@ def _arm() -> None:
     own["__import__"] = own_import
     try:
         try:
-            descriptor = posix.open(directory + "/guard." + str(sys.implementation.cache_tag) + ".bundle", posix.O_RDONLY)
+            descriptor = posix.open(
+                directory + "/guard." + str(sys.implementation.cache_tag) + ".bundle", posix.O_RDONLY
+            )
         except OSError:
             descriptor = -1
         if descriptor >= 0:

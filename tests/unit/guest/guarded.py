@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+"""Programs under the real guard, without a wall: a small host that serves their frames and keeps the records."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentbox.engine.policy_world import read_policy
+from agentbox.guest.injection import guard_directory, injection, policy_file
+from agentbox.trace import frames
+
+
+@dataclass
+class Outcome:
+    """How a program ended, and what it told the host."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    records: list[frames.Request]
+
+    def of(self, kind: str, op: str | None = None) -> list[dict[str, Any]]:
+        return [r.args for r in self.records if r.kind == kind and (op is None or r.op == op)]
+
+
+@dataclass
+class Host:
+    """Runs guarded programs in `project`. `refuses` names ops that the host does not allow."""
+
+    base: Path
+    project: Path
+    guards: Path
+    refuses: frozenset[str] = frozenset()
+    counted: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def channel(self, records: list[frames.Request]) -> Iterator[str]:
+        path = str(self.base / "channel")
+        Path(path).unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(path)
+        listener.listen(64)
+        threads: list[threading.Thread] = []
+
+        def serve(connection: socket.socket) -> None:
+            parser = frames.FrameParser()
+            with connection:
+                while data := connection.recv(1 << 16):
+                    for message in parser.feed(data):
+                        request = frames.request_of(message)
+                        records.append(request)
+                        if request.ack:
+                            connection.sendall(self.answer(request))
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                threads.append(threading.Thread(target=serve, args=(connection,), daemon=True))
+                threads[-1].start()
+
+        accepting = threading.Thread(target=accept, daemon=True)
+        accepting.start()
+        try:
+            yield path
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+            accepting.join(5)
+            for thread in threads:
+                thread.join(5)
+
+    def answer(self, request: frames.Request) -> bytes:
+        return frames.answer(
+            request.id, ok=request.op not in self.refuses, error="the host says no" * (request.op in self.refuses)
+        )
+
+    def run(
+        self,
+        policy: str,
+        argv: list[str],
+        *,
+        wall: str = "none",
+        enforce: bool = True,
+        entry: str = "",
+        variables: dict[str, str] | None = None,
+        stdin: str = "",
+    ) -> Outcome:
+        records: list[frames.Request] = []
+        file = self.base / "policy"
+        file.write_text(policy_file(read_policy(policy, root=str(self.project))))
+        interpreter = argv[0] if "python" in argv[0] else None
+        temporary = self.base / "private"
+        temporary.mkdir(exist_ok=True)
+        with self.channel(records) as channel:
+            environment = injection(
+                "python",
+                str(guard_directory(self.guards, interpreter)),
+                channel,
+                str(file),
+                str(self.project),
+                "record",
+                enforce,
+                {"PATH": os.environ["PATH"], "TMPDIR": str(temporary), "HOME": str(temporary)},
+                wall=wall,
+                private=(str(temporary),),
+                entry=entry,
+            )
+            done = subprocess.run(
+                argv,
+                cwd=self.project,
+                env=environment | (variables or {}),
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        return Outcome(done.returncode, done.stdout, done.stderr, records)
