@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.commands import agentbox, assert_is_told_what_to_do
 from tests.running_server import RunningServer
+from tests.standing import Standing
 
 CEILING = """\
 read: .
@@ -214,6 +215,31 @@ def test_a_denial_wins_and_nothing_that_the_program_does_takes_it_away(client: h
     assert last == "KEPT 2"
     after = run(client, "print(open('s/a').read(), open('mine3').read())", snapshot_id=body["snapshot_id"])
     assert after["stdout"] == "SECRET ok\n", "what was hidden is still the caller's"
+
+
+@pytest.fixture(scope="module", params=["user", "user_with_cgroups"])
+def users_server(
+    request: pytest.FixtureRequest,
+    start_server: Callable[..., RunningServer],
+    standings: Callable[[str], Standing],
+) -> RunningServer:
+    """A server of an ordinary user, whose boxes share that user's id."""
+    return start_server(standing=standings(request.param))
+
+
+def test_an_ordinary_users_server_holds_a_policy_as_well(users_server: RunningServer) -> None:
+    files = {"s/a": "SECRET", "kept": "KEPT", "mine/x": "", "mine2": ""}
+    with users_server.client() as client:
+        body = run(client, DENIED, "write: .\ndeny: read ./s\ndeny: write ./kept", files=files)
+        *attempts, last = body["stdout"].splitlines()
+        assert [line for line in attempts if not line.endswith("refused")] == []
+        assert last == "KEPT 2"
+        for attack in EXEC_ATTACKS.values():
+            body = run(client, STARTS + attack, "read: .\nexec: ls")
+            assert "gained" not in body["stdout"]
+            assert body["denials"]
+        assert (body["enforcement"]["exec"], body["enforcement"]["filesystem"]) == ("kernel", "kernel")
+        assert run(client, STARTS + "start('ls')", "exec: ls")["stdout"] == "ended 0 main.py\n"
 
 
 def test_a_denial_that_names_a_link_is_for_what_it_points_to(client: httpx.Client) -> None:

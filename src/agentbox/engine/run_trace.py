@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import shlex
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from agentbox.policy.document import AnyPolicy
 
 MAX_SHOWN_DENIALS = 100
+# The ledger is written anew for as many removed traces at once.
+FORGET_TOGETHER = 256
 NO_POLICY_SHA256 = hashlib.sha256(b"").hexdigest()
 
 
@@ -30,14 +35,32 @@ class RunTraces:
     """What all traces of a server share: where they lie, the key that signs them, the ledger."""
 
     def __init__(self, store: TraceStore, key: SigningKey, ledger: Ledger, max_bytes: int) -> None:
-        self.store = store
+        self._store = store
         self._key = key
         self._ledger = ledger
         self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._removed: set[str] = set()
+
+    def open(self) -> None:
+        """See what is there. Raises TraceError."""
+        self._removed.update(self._store.open())
+
+    def keep(self, owner: str, run_id: str) -> None:
+        """Offer the trace of a run that has ended; the ledger forgets those that made room, many at once."""
+        removed = self._store.keep(owner, run_id)
+        with self._lock:
+            self._removed.update(removed)
+            forgotten = self._removed if len(self._removed) >= FORGET_TOGETHER else set()
+            if forgotten:
+                self._removed = set()
+        if forgotten:
+            with contextlib.suppress(TraceError):
+                self._ledger.forget(forgotten)
 
     def read(self, owner: str, run_id: str) -> BinaryIO:
         """The trace of a run of this caller that has ended, opened. Raises NotFoundError."""
-        return self.store.read(owner, run_id)
+        return self._store.read(owner, run_id)
 
     def public_pem(self) -> str:
         """The public key that verifies them, as PEM text."""
@@ -62,7 +85,7 @@ class RunTraces:
                 "snapshot_id": request.snapshot_id,
             },
         )
-        path = self.store.new(request.owner, run_id)
+        path = self._store.new(request.owner, run_id)
         return TraceWriter(path, run, self._key, self._ledger, max_bytes=self._max_bytes, force_checkpoints=False)
 
 
@@ -70,7 +93,7 @@ class RunTrace:
     """Records one run. `on_failure` is called once when nothing more can be recorded: the run must end then."""
 
     def __init__(self, traces: RunTraces, writer: TraceWriter, request: RunRequest, policy: AnyPolicy | None) -> None:
-        self._store = traces.store
+        self._traces = traces
         self._writer = writer
         self._request = request
         self._policy = policy
@@ -109,7 +132,7 @@ class RunTrace:
             return TraceHead(self._writer.head.count, self._writer.head.sha)
         self._ended = True
         head = await self._recorder.finish(exit_code, dict(details))
-        self._store.keep(self._request.owner, self._writer.run.id)
+        await asyncio.to_thread(self._traces.keep, self._request.owner, self._writer.run.id)
         if head is None:
             assert self._recorder.failure is not None
             raise self._recorder.failure

@@ -136,8 +136,9 @@ class Runner:
         store = TraceStore(
             settings.runs_trace_dir(), keep_runs=settings.trace_keep_runs, keep_bytes=settings.trace_keep_bytes
         )
-        store.open()
-        return RunTraces(store, keys.load_or_create(), Ledger(keys.ledger_path), settings.trace_max_bytes)
+        traces = RunTraces(store, keys.load_or_create(), Ledger(keys.ledger_path), settings.trace_max_bytes)
+        traces.open()
+        return traces
 
     @property
     def traces(self) -> RunTraces:

@@ -28,8 +28,8 @@ class TraceStore:
         # Ended traces by caller's directory: run id to size, the oldest first.
         self._kept: dict[str, dict[str, int]] = {}
 
-    def open(self) -> None:
-        """Make the directory and see what is there. Raises TraceError."""
+    def open(self) -> list[str]:
+        """Make the directory and see what is there. Returns the runs whose traces were removed. Raises TraceError."""
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             for owner in os.scandir(self._directory):
@@ -40,8 +40,7 @@ class TraceStore:
                 f"{self._directory}: traces cannot be kept there: {error.strerror}",
                 hint="set AGENTBOX_STATE_DIR to a directory that this user may write to",
             ) from error
-        for name in self._kept:
-            self._remove_oldest(name)
+        return [run_id for name in self._kept for run_id in self._remove_oldest(name)]
 
     def new(self, owner: str, run_id: str) -> Path:
         """Where the trace of a new run goes. Raises TraceError."""
@@ -52,14 +51,19 @@ class TraceStore:
             raise TraceError(f"{directory}: cannot be made: {error.strerror}", hint="free disk space") from error
         return directory / f"{run_id}{_SUFFIX}"
 
-    def keep(self, owner: str, run_id: str) -> None:
-        """Offer the trace of a run that has ended, and remove the oldest of its caller where there are too many."""
+    def keep(self, owner: str, run_id: str) -> list[str]:
+        """Offer the trace of a run that has ended, and remove the oldest of its caller where there are too many.
+
+        Returns the runs whose traces were removed.
+        """
         name = owner_directory(owner)
-        with contextlib.suppress(OSError):
+        try:
             size = self._path(name, run_id).stat().st_size
-            with self._lock:
-                self._kept.setdefault(name, {})[run_id] = size
-            self._remove_oldest(name)
+        except OSError:
+            return []
+        with self._lock:
+            self._kept.setdefault(name, {})[run_id] = size
+        return self._remove_oldest(name)
 
     def read(self, owner: str, run_id: str) -> BinaryIO:
         """An ended run's trace, opened. Raises NotFoundError when this caller has none of that name."""
@@ -77,7 +81,7 @@ class TraceStore:
     def _path(self, name: str, run_id: str) -> Path:
         return self._directory / name / f"{run_id}{_SUFFIX}"
 
-    def _remove_oldest(self, name: str) -> None:
+    def _remove_oldest(self, name: str) -> list[str]:
         gone = []
         with self._lock:
             kept = self._kept[name]
@@ -89,6 +93,7 @@ class TraceStore:
         for run_id in gone:
             with contextlib.suppress(OSError):
                 self._path(name, run_id).unlink()
+        return gone
 
 
 def _found_in(directory: str) -> dict[str, int]:

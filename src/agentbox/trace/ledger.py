@@ -2,15 +2,16 @@
 """The ledger beside the key: how long each trace of this user was, so that a shorter one is told from a crash.
 
 One JSON line for the start of a run, at most one a second while it grows, and one for its seal. Appended only, by any
-number of processes at once.
+number of processes at once; only traces that are removed on purpose take their lines along.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -69,17 +70,52 @@ class Ledger:
             raise TraceError(f"{self.path}: cannot be read: {error.strerror}", hint="check its owner") from error
         return found
 
+    def forget(self, runs: Collection[str]) -> None:
+        """Remove what is known of runs whose traces were removed on purpose. All of it is done, or nothing."""
+        draft = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
+        try:
+            with self._locked() as descriptor:
+                try:
+                    with open(draft, "xb", opener=_private) as kept, os.fdopen(os.dup(descriptor), "rb") as file:
+                        file.seek(0)
+                        for line in file:
+                            standing = _parse(line)
+                            if standing is not None and standing.run not in runs:
+                                kept.write(line)
+                        kept.flush()
+                        os.fdatasync(kept.fileno())
+                    draft.replace(self.path)
+                finally:
+                    draft.unlink(missing_ok=True)
+        except OSError as error:
+            raise TraceError(f"{self.path}: cannot be shortened: {error.strerror}", hint="free disk space") from error
+
     @contextmanager
     def _locked(self) -> Iterator[int]:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(self.path, flags, 0o600)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise TraceError(f"{self.path}: is no regular file", hint="remove it")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield descriptor
-        finally:
-            os.close(descriptor)
+        while True:
+            descriptor = os.open(self.path, flags, 0o600)
+            try:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise TraceError(f"{self.path}: is no regular file", hint="remove it")
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                # Another process may have put a shorter one in its place while this one waited.
+                if _is_at(descriptor, self.path):
+                    yield descriptor
+                    return
+            finally:
+                os.close(descriptor)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def _farther(one: Standing | None, other: Standing) -> Standing:

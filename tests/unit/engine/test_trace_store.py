@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from agentbox.engine import run_trace
+from agentbox.engine.run_trace import RunTraces
 from agentbox.engine.trace_store import TraceStore
 from agentbox.errors import NotFoundError, TraceError
+from agentbox.trace.keys import SigningKey
+from agentbox.trace.ledger import Ledger, Standing
 
 
 def store_at(path: Path, keep_runs: int = 100, keep_bytes: int = 1 << 20) -> TraceStore:
@@ -21,6 +25,22 @@ def write(store: TraceStore, owner: str, number: int, size: int = 10) -> str:
     store.new(owner, run_id).write_bytes(b"x" * size)
     store.keep(owner, run_id)
     return run_id
+
+
+def test_the_ledger_forgets_runs_whose_traces_made_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_trace, "FORGET_TOGETHER", 3)
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.note(Standing("of a command", 1, "0" * 64, sealed=True))
+    store = TraceStore(tmp_path / "traces", keep_runs=2, keep_bytes=1 << 20)
+    traces = RunTraces(store, SigningKey(b"k" * 32), ledger, 1 << 20)
+    traces.open()
+    names = [f"{number:032x}" for number in range(6)]
+    for name in names:
+        ledger.note(Standing(name, 1, "0" * 64, sealed=True))
+        store.new("alice", name).write_bytes(b"x")
+        traces.keep("alice", name)
+    assert [ledger.find(name) is not None for name in names] == [False, False, False, True, True, True]
+    assert ledger.find("of a command") is not None
 
 
 def kept(store: TraceStore, owner: str, *names: str) -> list[bool]:

@@ -69,3 +69,29 @@ def test_link_in_the_place_of_the_ledger_is_not_followed(tmp_path: Path) -> None
     with pytest.raises(TraceError):
         Ledger(tmp_path / "ledger.jsonl").note(standing("a", 1))
     assert victim.read_text() == "mine"
+
+
+def test_forgotten_runs_are_gone_and_the_others_stay(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    for name in ("a", "b", "a", "c"):
+        ledger.note(standing(name, 1))
+    ledger.forget({"a", "c"})
+    assert [ledger.find(name) for name in "abc"] == [None, standing("b", 1), None]
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.jsonl"]
+    assert ledger.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_nothing_that_is_noted_while_another_forgets_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+
+    def note(number: int) -> None:
+        for count in range(50):
+            Ledger(path).note(standing(f"{number}-{count}", 1))
+
+    with ThreadPoolExecutor(4) as threads:
+        noting = [threads.submit(note, number) for number in range(4)]
+        for _ in range(20):
+            Ledger(path).forget({"nobody"})
+        for one in noting:
+            one.result()
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 200
