@@ -134,6 +134,11 @@ def test_files_come_back_as_base64_with_their_size(client: httpx.Client) -> None
     assert body["files"] == {"out.bin": {"base64": "////", "bytes": 3}}
 
 
+def test_a_pattern_for_everything_does_not_bring_the_code_back(client: httpx.Client) -> None:
+    body = run(client, "open('mine.txt', 'w').write('x')", return_files=["**"])
+    assert list(body["files"]) == ["mine.txt"]
+
+
 def test_output_that_is_not_text_survives_as_base64(client: httpx.Client) -> None:
     body = run(client, "import sys; sys.stdout.buffer.write(b'a\\xffb')")
     assert (body["stdout"], base64.b64decode(body["stdout_base64"])) == ("a\ufffdb", b"a\xffb")

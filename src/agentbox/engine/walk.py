@@ -97,7 +97,8 @@ class Walk:
         exit_code = 128 + signal.SIGKILL
         try:
             if self._decided.traced:
-                self._trace = await self._begin_trace()
+                # To its end also when this run is being cancelled: the writer that it opens must be closed again.
+                await to_its_end(self._begin_trace())
             box = await self._build()
             ending = await self._supervise(box, on_output)
             details, exit_code = _facts(ending), ending.exit_code
@@ -117,13 +118,13 @@ class Walk:
         finally:
             await to_its_end(self._teardown(exit_code, details))
 
-    async def _begin_trace(self) -> RunTrace:
+    async def _begin_trace(self) -> None:
         decided = self._decided
         policy = decided.policy.policy if decided.policy else None
         writer = await self._in_thread(
             lambda: self._traces.begin(self._run_id, decided.request, policy, decided.limits, decided.backend.name)
         )
-        return RunTrace(self._traces, writer, decided.request, policy)
+        self._trace = RunTrace(self._traces, writer, decided.request, policy)
 
     async def _build(self) -> LiveBox:
         """The box, its workspace filled, ready for the program."""
@@ -218,15 +219,20 @@ class Walk:
         """Files to bring back, and the snapshot."""
         decided, settings = self._decided, self._settings
         request, tree = decided.request, self._tree(box)
+        # The code is the caller's own already.
+        exclude = frozenset({decided.interpreter.entry_file})
         if request.return_files:
             self._files, notes = await self._in_thread(
                 lambda: collect_files(
-                    tree, request.return_files, settings.max_return_file_bytes, settings.max_return_total_bytes
+                    tree,
+                    request.return_files,
+                    settings.max_return_file_bytes,
+                    settings.max_return_total_bytes,
+                    exclude=exclude,
                 )
             )
             decided.warnings.extend(notes)
         if request.snapshot and ending.outcome is not Outcome.TIMED_OUT:
-            exclude = frozenset({decided.interpreter.entry_file})
 
             def save() -> Any:
                 take_back(tree, self._made)
