@@ -15,7 +15,7 @@ const cwd = process.cwd.bind(process);
 const MAX_HASHED_BYTES = 1_000_000;
 const MAX_LINKS = 40;
 const CODE = /\.(?:js|cjs|mjs|json|node|ts|mts|cts|wasm|map)$/;
-const TREES = ['/usr', '/bin', '/sbin', '/lib', '/lib32', '/lib64', '/libx32', '/nix/store', '/etc/ssl', '/etc/pki',
+const TREES = [__dirname, '/usr', '/bin', '/sbin', '/lib', '/lib32', '/lib64', '/libx32', '/nix/store', '/etc/ssl', '/etc/pki',
   '/etc/ca-certificates', '/proc/sys', '/sys/devices/system', '/sys/fs/cgroup', '/dev/fd', '/dev/pts'];
 const FILES = new Set(['/etc/localtime', '/etc/timezone', '/etc/mime.types', '/etc/os-release', '/etc/hosts',
   '/etc/resolv.conf', '/etc/nsswitch.conf', '/etc/host.conf', '/etc/services', '/proc/cpuinfo', '/proc/meminfo',
@@ -29,7 +29,7 @@ function content(path) {
   try {
     const data = Buffer.alloc(fstatSync(descriptor).size);
     let at = 0;
-    for (let more = -1; more !== 0 && at < data.length; at += more) more = readSync(descriptor, data, at);
+    for (let more = -1; more !== 0 && at < data.length; at += more) more = readSync(descriptor, data, at, data.length - at, null);
     return data.subarray(0, at);
   } finally {
     closeSync(descriptor);

@@ -98,7 +98,7 @@ function install(effects, kept, shim) {
     constructor(file, given = {}) {
       const options = { ...given };
       if (options.execArgv) options.execArgv = ['--require', shim, ...options.execArgv];
-      if (options.env && typeof options.env === 'object') options.env = { ...options.env, ...kept };
+      if (options.env !== workers.SHARE_ENV) options.env = { ...(options.env ?? process.env), ...kept };
       super(file, options);
     }
   };

@@ -4,6 +4,10 @@
 'use strict';
 
 (() => {
+  // A worker may be told twice to load it.
+  const armed = Symbol.for('agentbox.guard');
+  if (process[armed]) return;
+  Object.defineProperty(process, armed, { value: true });
   const fs = require('node:fs');
   const { env } = process;
   const exit = process.reallyExit.bind(process);
