@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from agentbox.engine.policy_world import Programs
+from agentbox.errors import PolicyError
 from agentbox.isolation.plan import WORKSPACE
 from agentbox.policy.paths import is_below, lexical
 from agentbox.workspace.listing import EMPTY, Listing
@@ -18,6 +19,8 @@ HOME = "/tmp"  # noqa: S108 - inside the box
 # What a box shows of the host's programs, whatever its policy.
 PROGRAM_DIRECTORIES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _MAX_LINKS = 40
+# Names that all patterns of one policy are compared with together: about two seconds of a thread.
+MAX_LOOKS = 300_000
 
 
 class BoxWorld:
@@ -28,6 +31,7 @@ class BoxWorld:
         self._programs = Programs(tuple(search_path))
         self._shown = (*PROGRAM_DIRECTORIES, *shown)
         self._listing = listing
+        self._looks = 0
 
     def resolve(self, path: str) -> str:
         """The path without links, as far as they lie in the workspace; a loop of links stays as it is."""
@@ -74,7 +78,10 @@ class BoxWorld:
         return not name or name in self._listing.below.get(parent, ())
 
     def below(self, directory: str, wanted: Callable[[str], bool], depth: int | None) -> tuple[str, ...] | None:
-        """The topmost wanted paths of the workspace that lie below a directory; None for one that is elsewhere."""
+        """The topmost wanted paths of the workspace that lie below a directory; None for one that is elsewhere.
+
+        Raises PolicyError when all patterns together have looked at too many names.
+        """
         start, level = directory, 1
         if is_below(WORKSPACE, directory):
             start, level = WORKSPACE, 1 + WORKSPACE.count("/") - directory.rstrip("/").count("/")
@@ -84,7 +91,14 @@ class BoxWorld:
         waiting = [(start[len(WORKSPACE) :].strip("/"), level)]
         while waiting:
             current, at = waiting.pop()
-            for name in self._listing.below.get(current, ()):
+            names = self._listing.below.get(current, ())
+            self._looks += len(names)
+            if self._looks > MAX_LOOKS:
+                raise PolicyError(
+                    f"the policy's patterns look at more than {MAX_LOOKS} names in the working directory",
+                    hint="use fewer patterns, or let them begin with a directory",
+                )
+            for name in names:
                 inner = f"{current}/{name}" if current else name
                 path = f"{WORKSPACE}/{inner}"
                 if wanted(path):

@@ -17,7 +17,7 @@ from agentbox.server import fields
 MAX_FILES = 1000
 MIN_PIDS = 8
 MAX_TEXT_ARGUMENTS = 256
-MAX_POLICY_CHARACTERS = 64 << 10
+MAX_POLICY_CHARACTERS = 16 << 10
 MAX_ARGUMENT_BYTES = 1 << 20  # the kernel gives a program about 2 MiB for arguments and environment together
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from agentbox.engine import box_world
 from agentbox.engine.box_world import BoxWorld
+from agentbox.errors import PolicyError
 from agentbox.workspace.listing import Listing
 
 LISTING = Listing(
@@ -37,6 +39,15 @@ WORLD = BoxWorld(("/usr/bin",), ("/opt/python",), LISTING)
 )
 def test_links_of_the_workspace_are_followed_and_no_others(path: str, resolved: str) -> None:
     assert WORLD.resolve(path) == resolved
+
+
+def test_patterns_of_a_policy_look_at_a_bounded_number_of_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(box_world, "MAX_LOOKS", 30)
+    world = BoxWorld((), (), LISTING)
+    world.below("/work", lambda _: False, None)
+    world.below("/work", lambda _: False, None)
+    with pytest.raises(PolicyError, match="more than 30 names"):
+        world.below("/work", lambda _: False, None)
 
 
 def test_links_of_the_host_are_not_looked_at(tmp_path: Path) -> None:
