@@ -38,7 +38,8 @@ with open(name + ".new", "wb") as file:
     file.write(marshal.dumps(bundle))
 os.rename(name + ".new", name)
 import py_compile
-py_compile.compile(directory + "/sitecustomize.py", doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+py_compile.compile(directory + "/sitecustomize.py", doraise=True, invalidation_mode=unchecked)
 """
 
 
@@ -144,7 +145,7 @@ def why_unguarded(argv: Sequence[str]) -> str:
 
 
 def _policy_modules() -> list[Path]:
-    wanted = [path for path in sorted((_PACKAGE / "policy").rglob("*.py"))]
+    wanted = sorted((_PACKAGE / "policy").rglob("*.py"))
     return [path for path in wanted if path.name not in ("allowlist.py", "ceiling.py", "compilation.py", "lint.py")]
 
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# ruff: noqa: E501 - programs of the guest are kept on a line each
 """Ways around the shim of a Node process, tried where nothing else stands in the way."""
 
 from __future__ import annotations

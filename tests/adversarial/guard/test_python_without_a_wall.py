@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# ruff: noqa: E501 - programs of the guest are kept on a line each
 """Ways around an interpreter's guard, tried where nothing else stands in the way.
 
 Each program prints what it got; the secret must not be there and nothing may lie outside. What only a wall stops is

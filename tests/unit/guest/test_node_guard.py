@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# ruff: noqa: E501 - programs of the guest are kept on a line each
 """What a guarded Node program notices, and what its host hears."""
 
 from __future__ import annotations

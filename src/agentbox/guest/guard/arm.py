@@ -58,10 +58,7 @@ def arm(directory: str, doors: Any) -> None:
     bases = tuple(answers.write_bases)
 
     def is_written(path: str) -> bool:
-        for base in bases:
-            if is_below(path, base):
-                return True
-        return False
+        return any(is_below(path, base) for base in bases)
 
     view: Any = None
 
@@ -71,7 +68,8 @@ def arm(directory: str, doors: Any) -> None:
     paths = Paths(is_fixed)
     private = tuple([paths.resolve(path)[0] for path in private])
     entry = given.get("AGENTBOX_ENTRY", "")
-    view = View(*_code(paths, directory), private, paths.resolve(entry)[0] if entry else "", is_written)
+    trees, modules = _code(paths, directory)
+    view = View(trees, modules, private, paths.resolve(entry)[0] if entry else "", is_written)
     observations = Observations(effects, _sha256())
     caps = Caps(answers, effects)
     files = Files(answers, view, paths, effects, observations, caps)
@@ -201,19 +199,20 @@ def _code(paths: Any, directory: str) -> Any:
 
 
 def _sha256() -> Any:
-    try:
-        from _sha2 import sha256
-    except ImportError:
+    """The hash function, without what `hashlib` loads; its module has had two names."""
+    for name in ("_sha2", "_sha256"):
         try:
-            from _sha256 import sha256  # type: ignore[import-not-found, no-redef]
+            return __import__(name).sha256
         except ImportError:
-            from hashlib import sha256
+            continue
+    from hashlib import sha256
+
     return sha256
 
 
 def _count_once(answers: Any) -> Any:
     """Expect the files of `read-once:` rules by what they are, so that another name is the same file."""
-    expected = set()
+    expected: set[str] = set()
     waiting = [target[1] for target in answers.once_targets]
     while waiting and len(expected) < _MAX_ONCE:
         path = waiting.pop()
@@ -224,16 +223,16 @@ def _count_once(answers: Any) -> Any:
                 continue
         except OSError:
             continue
-        if any([covers(target, path) for target in answers.once_targets]):
-            identity = "%d:%d" % (found.st_dev, found.st_ino)
+        if any(covers(target, path) for target in answers.once_targets):
+            identity = f"{found.st_dev}:{found.st_ino}"
             expected.add(identity)
             answers.expect_once(identity)
     targets = tuple(answers.once_targets)
 
     def once(path: str, found: Any) -> Any:
         """What the host must know to count a file across processes."""
-        identity = "%d:%d" % (found.st_dev, found.st_ino)
-        if identity in expected or any([covers(target, path) for target in targets]):
+        identity = f"{found.st_dev}:{found.st_ino}"
+        if identity in expected or any(covers(target, path) for target in targets):
             return {"identity": identity, "once": True}
         return None
 

@@ -76,7 +76,7 @@ class Caps:
 
     def is_capped(self, path: str) -> bool:
         """Whether a resolved path lies below a cap."""
-        return self.active and any([covers(target, path) for target in self._answers.caps])
+        return self.active and any(covers(target, path) for target in self._answers.caps)
 
     def watch(self, descriptor: int, path: str) -> None:
         """A descriptor was opened for writing a capped file; `path` is resolved."""
@@ -142,13 +142,13 @@ class Caps:
 
 
 def _identity(found: Any) -> str:
-    return "%d:%d" % (found.st_dev, found.st_ino)
+    return f"{found.st_dev}:{found.st_ino}"
 
 
 def _flags(descriptor: int) -> int:
     """The flags that a descriptor was opened with."""
     try:
-        file = posix.open("/proc/self/fdinfo/%d" % descriptor, posix.O_RDONLY)
+        file = posix.open(f"/proc/self/fdinfo/{descriptor}", posix.O_RDONLY)
     except OSError:
         return 0
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from _json import encode_basestring_ascii, make_scanner
 from _socket import AF_UNIX, SOCK_STREAM
-from _socket import socket as Socket
+from _socket import socket as Socket  # noqa: N812 - it is a class
 from _thread import allocate_lock, get_ident
 from posix import close, dup2, fstat
 
@@ -35,10 +35,11 @@ class _Scanning:
     parse_float = float
     parse_int = int
     parse_constant = None
-    memo: Any = {}
+    memo: Any = None
 
 
-scan = make_scanner(_Scanning())
+_make: Any = make_scanner
+scan = _make(_Scanning())
 
 
 @sealed
@@ -120,7 +121,7 @@ class Channel:
         number = 0
         if members is not None:
             self._number = number = self._number + 1
-            body = ('{"id":%d,%s,"ack":true}' % (number, members)).encode("ascii")
+            body = f'{{"id":{number},{members},"ack":true}}'.encode("ascii")
         if len(body) > _MAX_FRAME_BYTES:
             raise OSError("a record of more than 1 MiB")
         frame = frame_of(body)
@@ -138,7 +139,7 @@ class Channel:
         return answer
 
     def _connect(self) -> Any:
-        made = Socket.__new__(Socket)
+        made: Any = Socket.__new__(Socket)
         self.opening[id(made)] = made
         try:
             made.__init__(AF_UNIX, SOCK_STREAM)
@@ -158,7 +159,7 @@ class Channel:
                     dup2(made.fileno(), number, False)
                 except OSError:
                     continue
-                high = Socket.__new__(Socket)
+                high: Any = Socket.__new__(Socket)
                 self.opening[id(high)] = high
                 try:
                     high.__init__(AF_UNIX, SOCK_STREAM, 0, number)
@@ -207,12 +208,12 @@ def text_of(value: Any) -> str:
     if value is None:
         return "null"
     if kind is int:
-        return "%d" % value
+        return int.__repr__(value)
     if kind is bytes:
-        return '{"b64":"%s"}' % base64(value)
+        return f'{{"b64":"{base64(value)}"}}'
     if kind is dict:
-        return "{%s}" % ",".join([_string(key) + ":" + text_of(item) for key, item in value.items()])
-    return "[%s]" % ",".join([text_of(item) for item in value])
+        return "{{{}}}".format(",".join([_string(key) + ":" + text_of(item) for key, item in value.items()]))
+    return "[{}]".format(",".join([text_of(item) for item in value]))
 
 
 def _string(text: str) -> str:
@@ -221,9 +222,9 @@ def _string(text: str) -> str:
             text.encode("utf-8")
         except UnicodeEncodeError:
             try:
-                return '{"b64":"%s"}' % base64(text.encode("utf-8", "surrogateescape"))
+                return '{{"b64":"{}"}}'.format(base64(text.encode("utf-8", "surrogateescape")))
             except UnicodeEncodeError:
-                return '{"b64":"%s"}' % base64(text.encode("utf-8", "surrogatepass"))
+                return '{{"b64":"{}"}}'.format(base64(text.encode("utf-8", "surrogatepass")))
     return encode_basestring_ascii(text)
 
 

@@ -81,7 +81,7 @@ def install(capped: bool, writing: Any) -> None:
         module = sys.modules.get(name)
         if module is not None:
             patch(module, name)
-    sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Finder())
 
 
 def patch(module: Any, name: str) -> None:
@@ -108,7 +108,7 @@ class Finder:
             if finder is not self and hasattr(finder, "find_spec"):
                 spec = finder.find_spec(name, path, target)
                 if spec is not None and spec.loader is not None:
-                    spec.loader = Loader(spec.loader)
+                    spec.loader = Loader(spec.loader)  # type: ignore[assignment]
                     return spec
         return None
 

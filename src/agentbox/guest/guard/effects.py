@@ -61,7 +61,7 @@ class Effects:
     def happens(self, op: str, args_text: str) -> Any:
         """Record what changes something, and wait until the host has it. Gives the error to raise when it must not
         happen."""
-        members = '"kind":"observe","op":"%s","args":%s,"lane":%s' % (op, args_text, text_of(self.lanes.current()))
+        members = f'"kind":"observe","op":"{op}","args":{args_text},"lane":{text_of(self.lanes.current())}'
         try:
             answer = self.channel.ask(members)
         except OSError as error:
@@ -72,7 +72,7 @@ class Effects:
 
     def body(self, op: str, args_text: str) -> bytes:
         """An observation as bytes, up to where the lane stands; it may be kept and sent again."""
-        return ('{"id":0,"kind":"observe","op":"%s","args":%s,"lane":' % (op, args_text)).encode("ascii")
+        return (f'{{"id":0,"kind":"observe","op":"{op}","args":{args_text},"lane":').encode("ascii")
 
     def send_again(self, body: bytes) -> None:
         """Send what `body` gave."""
@@ -81,7 +81,7 @@ class Effects:
 
     def _body(self, kind: str, op: str, args_text: str) -> bytes:
         lane = text_of(self.lanes.current())
-        return ('{"id":0,"kind":"%s","op":"%s","args":%s,"lane":%s}' % (kind, op, args_text, lane)).encode("ascii")
+        return (f'{{"id":0,"kind":"{kind}","op":"{op}","args":{args_text},"lane":{lane}}}').encode("ascii")
 
 
 def refusal(text: str) -> PermissionError:

@@ -128,7 +128,7 @@ class Files:
         return self._observations.read(full, found, path if path is given else "")
 
     def _read_verdict(self, full: str, found: Any) -> Any:
-        identity = "%d:%d" % (found.st_dev, found.st_ino) if found is not None else None
+        identity = f"{found.st_dev}:{found.st_ino}" if found is not None else None
         allowed, rule, _, _ = self._answers.read(full, identity)
         if not allowed and rule is not None:
             return self._effects.deny("read", full) or _RECORD
@@ -170,7 +170,7 @@ class Files:
     def _read_too(self, full: str, found: Any) -> Any:
         if not self._answers.has_once:
             return None
-        allowed = self._answers.read(full, "%d:%d" % (found.st_dev, found.st_ino))[0]
+        allowed = self._answers.read(full, f"{found.st_dev}:{found.st_ino}")[0]
         return None if allowed else self._effects.deny("read", full)
 
     def _may_write(self, full: str, whole: bool = False) -> Any:
@@ -204,7 +204,7 @@ class Files:
             return refused
         return self._effects.happens(op, text_of({"path": full, **(extra or {})}))
 
-    def on_mkdir(self, given: Any, mode: Any, directory: Any) -> Any:
+    def on_mkdir(self, given: Any, _mode: Any, directory: Any) -> Any:
         """Making a directory that exists changes nothing, and programs ask for it to be sure."""
         full = self._named(given, directory)
         if full is None:

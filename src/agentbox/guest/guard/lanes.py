@@ -20,7 +20,7 @@ _MAX_CHARACTERS = 64
 _MAX_STARTED = 100_000
 _MAIN = "main"
 _MODULE = type(sys)
-_LOOK_UP = object.__getattribute__
+_LOOK_UP: Any = object.__getattribute__
 
 
 @sealed

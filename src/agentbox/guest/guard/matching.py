@@ -63,18 +63,15 @@ def _greedy(pattern: Any, text: Any, is_run: Any, one: Any) -> bool:
             at, position = run + 1, resume
         else:
             return False
-    for item in pattern[at:]:
-        if not is_run(item):
-            return False
-    return True
+    return all(is_run(item) for item in pattern[at:])
 
 
 def _is_run(token: Any) -> bool:
-    return token == _RUN
+    return bool(token == _RUN)
 
 
 def _is_deep(part: Any) -> bool:
-    return part == "**"
+    return bool(part == "**")
 
 
 def _fits(token: Any, character: str) -> bool:

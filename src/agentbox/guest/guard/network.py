@@ -23,7 +23,7 @@ _UNIX = _socket.AF_UNIX
 _INTERNET = (_socket.AF_INET, _socket.AF_INET6)
 _STREAM_OR_DATAGRAM = (_socket.SOCK_STREAM, _socket.SOCK_DGRAM)
 _TYPE_MASK = 0xF
-_FAMILY_OF = _socket.socket.family.__get__  # type: ignore[attr-defined]
+_FAMILY_OF: Any = _socket.socket.family.__get__
 _MAX_NAMES = 4096
 _getaddrinfo = _socket.getaddrinfo
 
@@ -122,7 +122,7 @@ class Network:
         """Behind a wall the loopback addresses are the box's own, and no rule is needed for them."""
         if self._effects.strict or address is None:
             return False
-        return address == (6, 1) or (address[0] == 4 and address[1] >> 24 == 127)
+        return bool(address == (6, 1) or (address[0] == 4 and address[1] >> 24 == 127))
 
     def _unix(self, address: Any, op: str) -> Any:
         text = _text(address)

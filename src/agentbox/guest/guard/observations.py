@@ -7,7 +7,8 @@ clock of the file system could not show a second change.
 
 from __future__ import annotations
 
-from posix import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, open, read
+from posix import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, read
+from posix import open as open_descriptor
 from time import time
 
 from .channel import frame_of, text_of
@@ -93,7 +94,7 @@ class Observations:
         path = "/" + path
         self.own[id(path)] = path
         try:
-            return open(path, _FLAGS)
+            return open_descriptor(path, _FLAGS)
         finally:
             del self.own[id(path)]
 

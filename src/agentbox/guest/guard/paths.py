@@ -50,7 +50,7 @@ class Paths:
 
     def directory_of(self, descriptor: int) -> str:
         """The path of an open directory."""
-        return readlink("/proc/self/fd/%d" % descriptor)
+        return readlink(f"/proc/self/fd/{descriptor}")
 
     def _follow_directory(self, directory: str) -> Any:
         full, found = self._slowly(directory or ".", True)
@@ -118,4 +118,4 @@ def _leads_to(directory: str, known: Any) -> bool:
         now = stat(directory or ".")
     except OSError:
         return False
-    return now.st_ino == known[1].st_ino and now.st_dev == known[1].st_dev
+    return bool(now.st_ino == known[1].st_ino and now.st_dev == known[1].st_dev)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Class = TypeVar("Class")
 
-Namespace = type(sys.implementation)
+Namespace: Any = type(sys.implementation)
 _Function = type(lambda: None)
 
 
@@ -25,7 +25,7 @@ class _Sample:
         """Only for its type."""
 
 
-Method = type(_Sample().method)
+Method: Any = type(_Sample().method)
 del _Sample.method
 
 

@@ -8,6 +8,10 @@ replaces `len` or `sorted` changes nothing in it.
 import sys
 from _frozen_importlib_external import SourceFileLoader
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 def _arm() -> None:
     import builtins
@@ -23,7 +27,7 @@ def _arm() -> None:
     own = dict(vars(builtins))
     bundle = {}  # type: ignore[var-annotated]
 
-    def code_of(name):  # type: ignore[no-untyped-def]
+    def code_of(name: str) -> "Any":
         code = bundle.get(name)
         if code is None:
             code = SourceFileLoader("agentbox_guard_" + name, directory + "/guard/" + name + ".py").get_code(
@@ -31,7 +35,7 @@ def _arm() -> None:
             )
         return code
 
-    def load(name, within):  # type: ignore[no-untyped-def]
+    def load(name: str, within: "Any") -> "Any":
         found = loaded.get(name)
         if found is None:
             found = loaded[name] = module_type("agentbox_guard_" + name)
@@ -56,7 +60,7 @@ def _arm() -> None:
             descriptor = -1
         if descriptor >= 0:
             size = posix.fstat(descriptor).st_size
-            bundle = marshal.loads(posix.read(descriptor, size))
+            bundle = marshal.loads(posix.read(descriptor, size))  # noqa: S302 - the host wrote it
             posix.close(descriptor)
         load("arm", own).arm(directory, load("doors", vars(builtins)))
     except BaseException as error:  # whatever it is, the guest must not run
@@ -71,14 +75,15 @@ def _go_on() -> None:
     directory = __file__.rpartition("/")[0]
     sys.path[:] = [place for place in sys.path if place != directory]
     sys.path_importer_cache.pop(directory, None)
-    mine = sys.modules.pop("sitecustomize", None)
+    name = "sitecustomize"
+    mine = sys.modules.pop(name, None)
     try:
-        __import__("sitecustomize")
+        __import__(name)
     except ImportError as error:
-        if error.name != "sitecustomize":
+        if error.name != name:
             raise
         if mine is not None:
-            sys.modules["sitecustomize"] = mine
+            sys.modules[name] = mine
 
 
 _arm()

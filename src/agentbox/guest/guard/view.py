@@ -113,17 +113,14 @@ class View:
 
     def is_private(self, path: str) -> bool:
         """Whether a resolved path lies in a directory that nobody outside the box sees."""
-        for root in self._private:
-            if is_below(path, root):
-                return True
-        return False
+        return any(is_below(path, root) for root in self._private)
 
 
 def _is_of_self(path: str) -> bool:
     parts = path.split("/")
     # ['', 'proc', PID, NAME, ...]
-    if len(parts) < 4 or parts[2] not in ("self", "thread-self", "%d" % getpid()):
-        return len(parts) == 3 and parts[2] in ("self", "%d" % getpid())
+    if len(parts) < 4 or parts[2] not in ("self", "thread-self", str(getpid())):
+        return len(parts) == 3 and parts[2] in ("self", str(getpid()))
     if parts[3] == "task" and len(parts) > 5:
         return parts[5] in _OF_SELF
     return parts[3] in _OF_SELF or (parts[3] == "fd" and ":" not in parts[-1])
