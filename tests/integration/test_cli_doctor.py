@@ -79,3 +79,18 @@ def test_bad_setting_is_named(tmp_path: Path) -> None:
     done = agentbox("doctor", cwd=tmp_path, environment={"AGENTBOX_SANDBOX_BACKEND": "Bogus"})
     assert done.exit_code == 2
     assert "AGENTBOX_SANDBOX_BACKEND" in done.stderr
+
+
+def test_report_names_the_interpreters_and_what_control_groups_hold(examined: Finished) -> None:
+    report = json.loads(examined.stdout)
+    found = {interpreter["language"]: interpreter for interpreter in report["interpreters"]}
+    assert found.keys() == {"python", "javascript", "bash"}
+    assert found["python"]["version"]
+    assert os.access(found["python"]["path"], os.X_OK)
+    assert report["control_groups"].startswith("control groups v")
+
+
+def test_a_missing_interpreter_is_named_with_the_way_to_get_it(tmp_path: Path) -> None:
+    done = agentbox("doctor", cwd=tmp_path, environment={"AGENTBOX_NODE": "/nowhere/node"})
+    assert "AGENTBOX_NODE=/nowhere/node: no such program" in done.stdout
+    assert "fix: give the absolute path of an interpreter" in done.stdout

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import platform
 import sys
-from collections.abc import AsyncIterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,10 +14,9 @@ import click
 import agentbox
 from agentbox.cli import exit_codes
 from agentbox.cli.console import WITHOUT_A_WALL, Progress, errors_are_lines, load_settings
-from agentbox.errors import AgentboxError
 
 if TYPE_CHECKING:
-    from agentbox.config import Settings
+    from agentbox.engine.inspection import InterpreterReport
     from agentbox.isolation.selfcheck import Report
 
 NAME_WIDTH = 30
@@ -31,57 +28,37 @@ def doctor(as_json: bool) -> None:
     """Show what each backend needs, what is missing, and what it enforces here."""
     import asyncio
 
+    from agentbox.engine.inspection import explain_limits, inspect_backends, inspect_interpreters
     from agentbox.isolation.registry import DEFAULT
 
     with errors_are_lines():
         settings = load_settings()
         default = DEFAULT if settings.sandbox_backend == "auto" else settings.sandbox_backend
-        reports = asyncio.run(_examine_all(settings))
+        progress = Progress()
+        try:
+            reports = asyncio.run(
+                inspect_backends(settings, lambda name: progress.show(f"{name}: running its self-check ..."))
+            )
+        finally:
+            progress.clear()
+        host = Host(inspect_interpreters(settings), explain_limits())
     usable = any(report.usable for report in reports if report.backend == default)
     if as_json:
-        click.echo(json.dumps(_as_json(reports, default, usable), indent=2))
+        click.echo(json.dumps(_as_json(reports, host, default, usable), indent=2))
     else:
-        click.echo(_as_text(reports, default, usable))
+        click.echo(_as_text(reports, host, default, usable))
     sys.exit(exit_codes.OK if usable else exit_codes.FAILURE)
 
 
-async def _examine_all(settings: Settings) -> list[Report]:
-    """The report of every backend. Asking for a diagnosis runs only our own code, so no backend needs a permission."""
-    from agentbox.isolation import registry
-    from agentbox.isolation.facilities import Facilities
-    from agentbox.isolation.interpreters import INTERPRETERS, locate
-    from agentbox.isolation.requirement import Requirement
-    from agentbox.isolation.selfcheck import Report, examine
-    from agentbox.models import Enforcement
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What is reported besides the backends."""
 
-    python = locate(INTERPRETERS["python"], settings.python)
-    progress = Progress()
-    reports = []
-    facilities = await Facilities.open()
-    try:
-        for name in registry.BACKENDS:
-            progress.show(f"{name}: running its self-check ...")
-            try:
-                reports.append(await examine(registry.make(name, facilities), python, _directory))
-            except AgentboxError as error:
-                problem = Requirement("self-check", False, error.message, error.hint)
-                reports.append(Report(name, (problem,), (), Enforcement()))
-    finally:
-        progress.clear()
-        await facilities.close()
-    return reports
+    interpreters: list[InterpreterReport]
+    control_groups: str
 
 
-@contextlib.asynccontextmanager
-async def _directory() -> AsyncIterator[str]:
-    """A workspace for a backend that needs one."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="agentbox-doctor-", ignore_cleanup_errors=True) as path:
-        yield path
-
-
-def _as_json(reports: list[Report], default: str, usable: bool) -> dict[str, Any]:
+def _as_json(reports: list[Report], host: Host, default: str, usable: bool) -> dict[str, Any]:
     backends = {}
     for report in reports:
         fields = asdict(report)
@@ -93,18 +70,30 @@ def _as_json(reports: list[Report], default: str, usable: bool) -> dict[str, Any
         "default_backend": default,
         "usable": usable,
         "backends": backends,
+        "interpreters": [asdict(interpreter) for interpreter in host.interpreters],
+        "control_groups": host.control_groups,
     }
 
 
-def _as_text(reports: list[Report], default: str, usable: bool) -> str:
+def _as_text(reports: list[Report], host: Host, default: str, usable: bool) -> str:
     lines = [f"agentbox {agentbox.__version__} on {platform.system()} {platform.release()} {platform.machine()}", ""]
     for report in reports:
         lines += [*_backend_lines(report, default), ""]
+    lines.append("interpreters of /v1/run:")
+    for found in host.interpreters:
+        lines.append(_row("MISSING" if found.problem else "OK", found.language, found.problem or _version(found)))
+        if found.fix:
+            lines.append(f"           fix: {found.fix}")
+    lines += ["", host.control_groups, ""]
     if usable:
         lines.append(f"{default} is ready: `agentbox serve` will use it.")
     else:
         lines.append(f"{default} cannot be used here: see the lines marked MISSING or FAILED above.")
     return "\n".join(lines)
+
+
+def _version(found: InterpreterReport) -> str:
+    return f"{found.version} ({found.path})"
 
 
 def _backend_lines(report: Report, default: str) -> list[str]:

@@ -37,7 +37,8 @@ def _ask(base: str) -> dict[str, Any]:
     import urllib.request
 
     try:
-        scheme = urllib.parse.urlsplit(base).scheme
+        parts = urllib.parse.urlsplit(base)
+        scheme = parts.scheme if parts.hostname and parts.port != 0 else ""
     except ValueError:
         scheme = ""
     if scheme not in {"http", "https"}:

@@ -1,42 +1,88 @@
 # SPDX-License-Identifier: MIT
-"""Every backend examined on this host, for `agentbox doctor`."""
+"""This host as agentbox sees it: backends and their self-checks, interpreters, control groups."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 from agentbox.config import Settings
-from agentbox.engine.directories import Directories
+from agentbox.errors import AgentboxError
 from agentbox.isolation import registry
 from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.interpreters import INTERPRETERS, locate
+from agentbox.isolation.requirement import Requirement
 from agentbox.isolation.selfcheck import Report, examine
 from agentbox.linux.cgroups import CgroupTree
+from agentbox.models import Enforcement
 
 
-async def inspect_backends(settings: Settings) -> AsyncIterator[Report]:
-    """A report for each backend, in the order of the registry, each as soon as its checks have run."""
+@dataclass(frozen=True, slots=True)
+class InterpreterReport:
+    """An interpreter of this host: `path` and `version`, or what is wrong with it and what to do."""
+
+    language: str
+    path: str = ""
+    version: str = ""
+    problem: str = ""
+    fix: str = ""
+
+
+async def inspect_backends(settings: Settings, on_begin: Callable[[str], None]) -> list[Report]:
+    """The report of every backend, in the order of the registry; `on_begin` gets its name before its checks run.
+
+    Asking for a diagnosis runs only our own code, so no backend needs a permission. Raises ConfigError when the
+    configured Python cannot be used.
+    """
+    python = await asyncio.to_thread(locate, INTERPRETERS["python"], settings.python)
     facilities = await Facilities.open()
-    directories = Directories(settings.resolved_state_dir())
+    reports = []
     try:
-        await asyncio.to_thread(directories.open)
-
-        @contextlib.asynccontextmanager
-        async def directory() -> AsyncIterator[str]:
-            box = await asyncio.to_thread(directories.make)
-            try:
-                yield str(box / "work")
-            finally:
-                await asyncio.to_thread(directories.remove, box)
-
-        python = await asyncio.to_thread(locate, INTERPRETERS["python"], settings.python)
         for name in registry.BACKENDS:
-            yield await examine(registry.make(name, facilities), python, directory)
+            on_begin(name)
+            try:
+                reports.append(await examine(registry.make(name, facilities), python, _directory))
+            except AgentboxError as error:
+                problem = Requirement("self-check", False, error.message, error.hint)
+                reports.append(Report(name, (problem,), (), Enforcement()))
     finally:
         await facilities.close()
-        await asyncio.to_thread(directories.close)
+    return reports
+
+
+@contextlib.asynccontextmanager
+async def _directory() -> AsyncIterator[str]:
+    """A workspace for a backend that needs one."""
+    with tempfile.TemporaryDirectory(prefix="agentbox-doctor-", ignore_cleanup_errors=True) as path:
+        yield path
+
+
+def inspect_interpreters(settings: Settings) -> list[InterpreterReport]:
+    """What each language of /v1/run would be run with."""
+    reports = []
+    for language, interpreter in INTERPRETERS.items():
+        try:
+            found = locate(interpreter, getattr(settings, interpreter.setting))
+        except AgentboxError as error:
+            reports.append(InterpreterReport(language, problem=error.message, fix=error.hint))
+            continue
+        if found is None:
+            program = interpreter.programs[-1]
+            fix = f"install it (Debian: `apt-get install {_PACKAGES.get(language, program)}`), or set "
+            reports.append(
+                InterpreterReport(
+                    language, problem=f"no {program} on PATH", fix=f"{fix}AGENTBOX_{interpreter.setting.upper()}"
+                )
+            )
+        else:
+            reports.append(InterpreterReport(language, found.path, found.version))
+    return reports
+
+
+_PACKAGES = {"javascript": "nodejs"}
 
 
 def explain_limits() -> str:
