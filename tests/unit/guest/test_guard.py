@@ -281,3 +281,11 @@ def test_file_is_read_once_whatever_its_name(host: Host, python: str) -> None:
     done = host.run("read-once: ./data/a.txt\nread: ./data/hard\n", [python, *code(text)])
     assert done.stdout.split() == ["hello", "no", "no", "no", "no"], done.stderr
     assert done.of("observe", "fs.open_read")[0]["once"] is True
+
+
+def test_private_directory_needs_no_rule_but_what_is_lent_within_it_does(host: Host, python: str) -> None:
+    lent = host.base / "private" / "lent"
+    lent.mkdir(parents=True)
+    text = f"import tempfile\nwith tempfile.NamedTemporaryFile('w') as f: f.write('x')\nopen('{lent}/x', 'w')"
+    done = host.run(f"read: {lent}\n", [python, *code(text)], wall="jail")
+    assert [(r.kind, r.op) for r in done.records] == [("deny", "write")], done.stderr

@@ -34,6 +34,7 @@ class Answers:
         self.has_once = bool(self.once_targets)
         self.caps = [row[TARGET] for policy in self._policies for row in policy.capped]
         self.write_bases = [base for policy in self._policies for base in policy.write_bases]
+        self.lent = [base for policy in self._policies for base in policy.lent]
 
     def read(self, path: str, identity: Any = None) -> Any:
         """May a resolved file be read? `identity` is `device:inode`."""
@@ -101,6 +102,7 @@ class _Policy:
         self._reads = _table([row for row in grants if row[VERB] in ("read", "write", "read-once")])
         self._writes = _table([row for row in grants if row[VERB] == "write"])
         self.write_bases = [row[TARGET][1] for row in grants if row[VERB] == "write"]
+        self.lent = [row[TARGET][1] for row in grants if row[TARGET][0] == "path"]
         self.once = [row for row in grants if row[VERB] == "read-once"]
         self.capped = [row for row in grants if row[TARGET][0] == "path" and row[TARGET][4] is not None]
         self._protection = protection

@@ -69,7 +69,7 @@ def arm(directory: str, doors: Any) -> None:
     private = tuple([paths.resolve(path)[0] for path in private])
     entry = given.get("AGENTBOX_ENTRY", "")
     trees, modules = _code(paths, directory)
-    view = View(trees, modules, private, paths.resolve(entry)[0] if entry else "", is_written)
+    view = View(trees, modules, private, answers.lent, paths.resolve(entry)[0] if entry else "", is_written)
     observations = Observations(effects, _sha256())
     caps = Caps(answers, effects)
     files = Files(answers, view, paths, effects, observations, caps)

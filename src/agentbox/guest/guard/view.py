@@ -51,8 +51,12 @@ _CODE = (".py", ".pyc", ".pyi", ".pyd", ".so", ".pth")
 class View:
     """The view of one process. `private` are directories that nobody outside the box sees."""
 
-    def __init__(self, code_roots: Any, code_directories: Any, private: Any, entry: str, is_written: Any) -> None:
+    def __init__(
+        self, code_roots: Any, code_directories: Any, private: Any, lent: Any, entry: str, is_written: Any
+    ) -> None:
         self._private = tuple(private)
+        # What a rule lends within a private directory is not private.
+        self._lent = tuple([base for base in lent if any(is_below(base, root) for root in self._private)])
         self._trees = _TREES
         # Where the guest may write, code is read like anything else: by a rule, and recorded.
         self._is_written = is_written
@@ -113,7 +117,9 @@ class View:
 
     def is_private(self, path: str) -> bool:
         """Whether a resolved path lies in a directory that nobody outside the box sees."""
-        return any(is_below(path, root) for root in self._private)
+        if not any(is_below(path, root) for root in self._private):
+            return False
+        return not any(is_below(path, base) for base in self._lent)
 
 
 def _is_of_self(path: str) -> bool:

@@ -49,6 +49,7 @@ class Effects {
   constructor({ answers, channel, enforce, strict, replay, privates, entry }) {
     Object.assign(this, { answers, channel, enforce, strict, replay, privates });
     this.entryDirectory = entry ? pathModule.dirname(entry) : '';
+    this.lent = answers.lent.filter((base) => privates.some((root) => isBelow(base, root)));
     this.once = new Set();
     this.expectOnce();
   }
@@ -119,7 +120,10 @@ class Effects {
     return { full, found: found ?? lstatSync(full, { throwIfNoEntry: false, bigint: true }) ?? null };
   }
 
-  isPrivate(path) { return this.privates.some((root) => isBelow(path, root)); }
+  // What a rule lends within a private directory is not private.
+  isPrivate(path) {
+    return this.privates.some((root) => isBelow(path, root)) && !this.lent.some((base) => isBelow(path, base));
+  }
 
   isCode(path) {
     if (!CODE.test(path) || this.answers.writeBases.some((base) => isBelow(path, base))) return false;

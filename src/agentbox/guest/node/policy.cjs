@@ -336,6 +336,12 @@ class Answers {
       .filter((rule) => rule.verb === 'write' && !rule.deny).map((rule) => rule.target[1]));
   }
 
+  // What the rules lend: their paths, or the directories of their patterns.
+  get lent() {
+    return this.policies.flatMap((policy) => policy.rules
+      .filter((rule) => rule.target[0] === 'path' && !rule.deny).map((rule) => rule.target[1]));
+  }
+
   all(ask) {
     const verdicts = this.policies.map(ask);
     const denied = verdicts.find((verdict) => !verdict.allowed);
