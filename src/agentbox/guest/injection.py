@@ -32,7 +32,8 @@ for entry in sorted(os.listdir(directory + "/guard")):
     if entry.endswith(".py"):
         path = directory + "/guard/" + entry
         with open(path, "rb") as file:
-            bundle[entry[:-3]] = compile(file.read(), sys.argv[2] + "/guard/" + entry, "exec", dont_inherit=True, optimize=2)
+            name = sys.argv[2] + "/guard/" + entry
+            bundle[entry[:-3]] = compile(file.read(), name, "exec", dont_inherit=True, optimize=2)
 name = directory + "/guard." + sys.implementation.cache_tag + ".bundle"
 with open(name + ".new", "wb") as file:
     file.write(marshal.dumps(bundle))
