@@ -231,8 +231,9 @@ class _Session:
         relaying = None
         signals = Signals(box, terminal)
         try:
-            key, exited, master = await self._start(box, terminal)
-            with signals.of(key):
+            with signals.passed_on():
+                key, exited, master = await self._start(box, terminal)
+                signals.started(key)
                 if terminal is not None:
                     relaying = asyncio.create_task(terminal.relay(master, signals.suspended_by_key))
                 broken = asyncio.create_task(self._broken.wait())

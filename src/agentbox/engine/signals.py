@@ -25,14 +25,14 @@ class Signals:
         self._box = box
         self._terminal = terminal
         self._key = 0
+        self._early: list[int] = []
         self._seen: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
     @contextlib.contextmanager
-    def of(self, key: int) -> Iterator[None]:
-        """Pass signals on to the program `key` of the box, until the context ends."""
-        self._key = key
+    def passed_on(self) -> Iterator[None]:
+        """Pass signals on to the command until the context ends; those that come before it has started wait for it."""
         for number in _PASSED_ON:
             self._loop.add_signal_handler(number, self._pass_on, number)
         for number in _ONCE_OR_OFTEN:
@@ -44,6 +44,13 @@ class Signals:
         finally:
             for number in (*_PASSED_ON, *_ONCE_OR_OFTEN, signal.SIGTSTP, signal.SIGCONT):
                 self._loop.remove_signal_handler(number)
+
+    def started(self, key: int) -> None:
+        """The command runs, as the program `key` of the box."""
+        self._key = key
+        for number in self._early:
+            self._signal(number)
+        self._early.clear()
 
     def suspended_by_key(self) -> None:
         """The terminal's key for it was typed: stop as the terminal would have stopped the whole process group."""
@@ -57,13 +64,17 @@ class Signals:
         self._signal(number)
 
     def _signal(self, number: int) -> None:
+        if not self._key:
+            self._early.append(number)
+            return
         self._do(self._box.signal(self._key, number))
 
     def _suspend(self, whole_group: bool) -> None:
         self._do(self._stop(whole_group))
 
     async def _stop(self, whole_group: bool) -> None:
-        await self._box.signal(self._key, signal.SIGSTOP)
+        if self._key:
+            await self._box.signal(self._key, signal.SIGSTOP)
         if self._terminal is not None:
             self._terminal.release()
         self._loop.remove_signal_handler(signal.SIGTSTP)

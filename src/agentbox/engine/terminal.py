@@ -60,7 +60,8 @@ class Terminal:
         with contextlib.suppress(termios.error):
             if self._saved is None:
                 self._saved = termios.tcgetattr(self._fd)
-            tty.setraw(self._fd)
+            # What was typed ahead is for the command too, so nothing is flushed.
+            tty.setraw(self._fd, termios.TCSADRAIN)
         self._resize()
         if self._typing is None and self._master >= 0:
             self._typing = asyncio.create_task(self._type())

@@ -246,21 +246,21 @@ class Judge:
     def allows(self, pid: int, parent: str, named: str) -> bool:
         """Judge a process in its exec stop. `parent` is the file that it ran before, `named` the one that it named when
         it asked, which its other threads may have changed since."""
+        expected = self.through_env.pop(pid, None)
         try:
             exe = os.readlink(f"{pid}/exe", dir_fd=self.proc)
             argv = ptrace.arguments(self.proc, pid)
             # Where the named file is what runs, no script came between.
-            name = b"" if exe == named else ptrace.executed_name(self.proc, pid)
+            name = b"" if exe == named and expected is None else ptrace.executed_name(self.proc, pid)
         except OSError as error:
             self.report(pid, "", [], allowed=False, reason=f"cannot be looked at: {error.strerror}")
             return False
-        expected = self.through_env.pop(pid, None)
         script = self.script_of(pid, exe, name)
         if self.rules is None:
             reason = "no exec rules"
         elif script is None:
             reason, script = "", os.fsdecode(name)
-        elif expected and self.is_interpreter(pid, exe, argv, name or os.fsencode(named), *expected):
+        elif expected and self.is_interpreter(pid, exe, argv, name, *expected):
             reason = f"interpreter of {expected[0]}"
         else:
             reason = self.reason_to_allow(script or exe, exe, argv, script, parent)
