@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -82,6 +81,8 @@ def run(
             exit_codes.USAGE,
         )
     _open_closed_streams()
+    import asyncio
+
     from agentbox import config
     from agentbox.engine.agent_run import AgentRequest, default_limits, run_agent
     from agentbox.engine.policy_world import HostFiles
