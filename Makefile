@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench docs clean system-packages vm-kernel
+.PHONY: help serve test lint check bench docs clean system-packages vm-kernel
 
 PYTHON ?=
 PYTEST_ARGS ?=
@@ -35,10 +35,12 @@ test: system-packages $(VENV)/.dev vm-kernel $(S1_VENV)/.ready $(SCIENCE_VENV)/.
 vm-kernel: system-packages $(VENV)/.dev
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then $(VENV)/bin/python tests/vm/run.py --get-kernel; fi
 
-check: $(VENV)/.dev ## formatting, lint, types, architecture and unit tests; under a minute
+lint: $(VENV)/.dev ## formatting, lint and types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+
+check: lint ## lint, architecture and unit tests; under a minute
 	$(VENV)/bin/pytest -q -n auto tests/architecture tests/docs tests/unit
 
 bench: $(VENV)/.server $(S1_VENV)/.ready $(S3_VENV)/.ready ## measure against floors and the old programs; prints a table and JSON
