@@ -156,11 +156,15 @@ def test_the_terminal_is_restored_when_the_command_is_killed_from_outside(projec
 
 
 def test_the_key_that_suspends_stops_runner_and_command_and_fg_continues_them(project: Project) -> None:
-    with typist(project, "cat", around="set -m; {}; echo stopped=$?; fg; echo code=$?") as somebody:
+    around = "set -m; {}; echo stopped=$?; fg; echo code=$?"
+    with typist(project, "sh", "-c", "'echo up; exec cat'", around=around) as somebody:
+        somebody.expect("up")
         somebody.type("one\r")
         somebody.expect("one\r\none")
+        raw = somebody.settings()
         somebody.type("\x1a")
         somebody.expect("stopped=")
+        until(lambda: somebody.settings() == raw, "the terminal is not raw again")
         somebody.type("two\r")
         somebody.expect("two\r\ntwo")
         somebody.type("\x04")

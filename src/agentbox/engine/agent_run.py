@@ -120,6 +120,7 @@ async def run_agent(request: AgentRequest, settings: Settings, files: Any) -> Ag
     key = keys.load_or_create()
     writer = TraceWriter(run_files.trace, run, key, Ledger(keys.directory / "ledger.jsonl"))
     run_files.link()
+    run_files.join()
     lent = lend(confinement, trace=run_files.trace, private=_private(settings, directory))
     facilities = await Facilities.open()
     planned = AgentBox(lent.confinement, request.policy, view, directory, guard, walled=walled)
@@ -206,7 +207,9 @@ class _Session:
             if box is not None:
                 details |= {"oom_killed": box.oom_killed()}
                 await box.destroy()
-            self._lent.take_back()
+            with self._run_files.alone() as alone:
+                if alone:
+                    self._lent.take_back()
             if self._planned.outside is not None:
                 self._planned.outside.close()
             await self._recorder.finish(code, details)

@@ -105,7 +105,10 @@ def _with_missing(grants: list[FileGrant], lent: Lent) -> list[FileGrant]:
     """A box can only write where something is: make what `write:` rules name."""
     there = [grant.path for grant in grants if grant.present and grant.writable]
     for index, grant in enumerate(grants):
-        if grant.present or not grant.writable or any(is_below(grant.path, path) for path in there):
+        # Looked at again, since another run may have taken back what it had made.
+        if not grant.writable or (grant.present and os.path.lexists(grant.path)):
+            continue
+        if any(is_below(grant.path, path) and path != grant.path for path in there):
             continue
         try:
             lent.made += _make(Path(grant.path), directory=grant.rule.endswith("/") or not Path(grant.path).suffix)
@@ -123,10 +126,14 @@ def _make(path: Path, *, directory: bool) -> list[Path]:
     owner = os.stat(missing[-1].parent)
     made = []
     for one in reversed(missing):
-        if one == path and not directory:
-            one.touch(exist_ok=False)
-        else:
-            one.mkdir()
+        try:
+            if one == path and not directory:
+                one.touch(exist_ok=False)
+            else:
+                one.mkdir()
+        except FileExistsError:
+            # Another run was faster.
+            continue
         made.append(one)
         if os.geteuid() == 0:
             os.chown(one, owner.st_uid, owner.st_gid, follow_symlinks=False)

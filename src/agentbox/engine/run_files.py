@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import secrets
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from agentbox.errors import TraceError
 
 LINK = "trace.jsonl"
 DIRECTORY = ".agentbox"
+_JOIN_ATTEMPTS = 20
+_JOIN_PAUSE_SECONDS = 0.02
 
 
 class RunFiles:
@@ -21,6 +26,7 @@ class RunFiles:
         self._directory = directory
         self._explicit = explicit is not None
         self._linked = False
+        self._shared = -1
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         self.trace = explicit if explicit is not None else directory / DIRECTORY / "runs" / name / LINK
 
@@ -44,6 +50,32 @@ class RunFiles:
                 f"{self.trace.parent} cannot be made: {error.strerror}",
                 hint="run in a directory that you may write to, or name a trace file with -t",
             ) from error
+
+    def join(self) -> None:
+        """Be counted among the runs of this directory; see `alone`. Nothing where none had a directory of its own."""
+        with contextlib.suppress(OSError):
+            self._shared = os.open(self._directory / DIRECTORY / "runs", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            for _ in range(_JOIN_ATTEMPTS):
+                # Another run may just be tidying up; a command that locks what it can read must not hold this one up.
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(self._shared, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    return
+                time.sleep(_JOIN_PAUSE_SECONDS)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Whether no other run goes on in this directory; none begins in this context then. The run leaves by it."""
+        found = self._shared < 0
+        try:
+            if self._shared >= 0:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(self._shared, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    found = True
+            yield found
+        finally:
+            if self._shared >= 0:
+                os.close(self._shared)
+                self._shared = -1
 
     def link(self) -> None:
         """Point `trace.jsonl` at this run's trace. A file of that name that is no link is kept as it is."""
