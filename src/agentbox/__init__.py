@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 __version__ = "0.9.0"
 
 # Public names, loaded when they are used: importing the package must cost nothing.
@@ -16,9 +14,10 @@ _PUBLIC = {
 __all__ = ["AgentboxError", "Policy", "PolicyError", "__version__"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_PUBLIC[name]), name)
+    found: object = getattr(import_module(_PUBLIC[name]), name)
+    return found

@@ -168,7 +168,7 @@ class UnsafeArchiveError(WorkspaceError):
 
 
 class TraceError(AgentboxError):
-    """A trace could not be written or read. Whoever records a run must end it: an effect without a record must not be."""
+    """A trace could not be written or read. Whoever records a run must end it: no effect may go without a record."""
 
     code = "trace_error"
 

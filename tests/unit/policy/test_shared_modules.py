@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.source import PACKAGE, Module
+from tests.conftest import not_here
 
 # What a guest loads besides: the package itself and the errors, which hold to the same.
 SHARED = (
@@ -96,5 +97,5 @@ def test_shared_modules_work_alone(tmp_path: Path) -> None:
 def test_shared_modules_work_on_the_oldest_interpreter(tmp_path: Path) -> None:
     interpreter = shutil.which("python3.9")
     if interpreter is None or subprocess.run([interpreter, "-V"], capture_output=True, check=False).returncode:
-        pytest.skip("no python3.9 here")
+        not_here("this distribution has no CPython 3.9, and none was installed by hand")
     assert outputs_of(interpreter, tmp_path / "old")[0] == outputs_of(sys.executable, tmp_path / "new")[0]
