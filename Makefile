@@ -18,6 +18,8 @@ VENV := .venv
 S1_VENV := .venv-s1
 S3_VENV := .venv-s3
 SCIENCE_VENV := .venv-science
+# Emulated, so slow; they touch nothing of this host and run beside the others.
+VM_TESTS := tests/vm tests/conformance/test_self_check_in_a_machine.py
 PIP_FLAGS := -qq --disable-pip-version-check --no-input --retries 5
 
 help: ## list the targets
@@ -27,9 +29,15 @@ serve: $(VENV)/.server ## start the API on 127.0.0.1:8080 (AGENTBOX_* settings a
 	@exec $(VENV)/bin/agentbox serve $(SERVE_ARGS)
 
 test: system-packages $(VENV)/.dev vm-kernel $(S1_VENV)/.ready $(SCIENCE_VENV)/.ready ## install what the tests need and run all of them
-	AGENTBOX_TEST_S1_PYTHON="$(CURDIR)/$(S1_VENV)/bin/python" \
-	AGENTBOX_TEST_SCIENCE_PYTHON="$(CURDIR)/$(SCIENCE_VENV)/bin/python" \
-	$(VENV)/bin/pytest -ra $(PYTEST_ARGS)
+	@export AGENTBOX_TEST_S1_PYTHON="$(CURDIR)/$(S1_VENV)/bin/python"; \
+	export AGENTBOX_TEST_SCIENCE_PYTHON="$(CURDIR)/$(SCIENCE_VENV)/bin/python"; \
+	if [ -n "$(PYTEST_ARGS)" ]; then exec $(VENV)/bin/pytest -ra $(PYTEST_ARGS); fi; \
+	log=$$(mktemp) code=0; \
+	$(VENV)/bin/pytest -ra -p no:cacheprovider $(VM_TESTS) >$$log 2>&1 </dev/null & machines=$$!; \
+	$(VENV)/bin/pytest -ra $(addprefix --ignore=,$(VM_TESTS)) || code=$$?; \
+	echo "tests in virtual machines:"; \
+	wait $$machines || code=$$?; \
+	cat $$log; rm -f $$log; exit $$code
 
 # A kernel with control groups version 2 alone, for the tests that boot one; unpacked into a cache, not installed.
 vm-kernel: system-packages $(VENV)/.dev
