@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from agentbox.isolation.plan import WORKSPACE
 from agentbox.sdk.client import AgentboxClient
 from tests.running_server import RunningServer
 
@@ -127,7 +128,7 @@ def standard_input(client: httpx.Client) -> None:
 
 
 def script_path(client: httpx.Client) -> None:
-    assert run(client, "print(__file__)")["stdout"] == "/work/main.py\n"
+    assert run(client, "print(__file__)")["stdout"] == f"{WORKSPACE}/main.py\n"
 
 
 def snapshot_content(client: httpx.Client) -> None:

@@ -120,7 +120,7 @@ def test_the_program_sees_what_a_rule_grants_and_nothing_else_of_its_directory(c
 
 
 def test_a_policy_without_file_rules_shows_the_program_itself_alone(client: httpx.Client) -> None:
-    code = "import os; print(os.listdir('/work')); print(open('/work/main.py').read() != '')"
+    code = "import os; print(os.listdir('/work')); print(open('main.py').read() != '')"
     assert run(client, code, "limits: pids=32", files={"a": "1"})["stdout"] == "['main.py']\nTrue\n"
 
 

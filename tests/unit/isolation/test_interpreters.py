@@ -62,4 +62,4 @@ def test_only_the_outermost_directories_are_shown() -> None:
 
 
 def test_node_sizes_its_heap_by_the_box() -> None:
-    assert "--max-old-space-size=192" in INTERPRETERS["javascript"].argv("/usr/bin/node", "/work/main.js", 256)
+    assert "--max-old-space-size=192" in INTERPRETERS["javascript"].argv("/usr/bin/node", "/w/main.js", 256)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentbox.isolation.plan import HostView, jail_plan, unisolated_plan, watched_plan, workspace_view
+from agentbox.isolation.plan import WORKSPACE, HostView, jail_plan, unisolated_plan, watched_plan, workspace_view
 from agentbox.models import Confinement, FileDenial, FileGrant, Layer, Limits, ProgramRule
 
 LIMITS = Limits(timeout_seconds=30, memory_mb=256, cpus=1.0, pids=64, disk_mb=128, max_output_bytes=1 << 20)
@@ -17,6 +17,7 @@ HOST = HostView(
     top=(("/usr", None), ("/bin", "usr/bin"), ("/lib", "usr/lib"), ("/lib64", "usr/lib64")),
     etc=("alternatives", "ld.so.cache", "ssl/certs"),
 )
+ENTRY = f"{WORKSPACE}/main.py"
 GOLDEN = Path(__file__).parent / "golden"
 
 PLANS = {
@@ -76,11 +77,11 @@ def grant(path: str, writable: bool = False, present: bool = True) -> FileGrant:
 
 
 def shown(*files: FileGrant) -> tuple[tuple[str, bool], ...]:
-    return workspace_view(Confinement(LIMITS, files=files), "/work/main.py").shown
+    return workspace_view(Confinement(LIMITS, files=files), ENTRY).shown
 
 
 def test_the_programs_own_file_is_shown_without_any_grant() -> None:
-    assert shown() == (("/work/main.py", False),)
+    assert shown() == ((ENTRY, False),)
 
 
 def test_grants_of_the_whole_workspace_need_no_mount_below_it() -> None:
@@ -95,7 +96,7 @@ def test_a_writable_directory_in_a_read_only_one_has_a_mount_of_its_own_after_it
 
 def test_a_name_that_only_begins_like_a_granted_one_is_not_covered_by_it() -> None:
     found = shown(grant("/work/a", writable=True), grant("/work/a-b", writable=True))
-    assert found == (("/work/a", True), ("/work/a-b", True), ("/work/main.py", False))
+    assert found == (("/work/a", True), ("/work/a-b", True), (ENTRY, False))
 
 
 def test_grants_outside_the_workspace_and_of_what_is_not_there_are_no_mounts() -> None:
@@ -108,7 +109,7 @@ def test_denials_that_exist_are_covered_or_read_only() -> None:
         FileDenial("/work/b", hidden=False, present=True, rule="r"),
         FileDenial("/work/c", hidden=True, present=False, rule="r"),
     )
-    view = workspace_view(Confinement(LIMITS, file_denials=denials), "/work/main.py")
+    view = workspace_view(Confinement(LIMITS, file_denials=denials), ENTRY)
     assert (view.hidden, view.read_only) == (("/work/a",), ("/work/b",))
 
 

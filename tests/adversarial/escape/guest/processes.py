@@ -11,7 +11,7 @@ import subprocess
 from attempt import KNOWN, attack, call, content, libc, opens, others, pids, raw, refused
 
 SECRET = KNOWN["secret"].encode()
-OWN = b"/work/main.py"
+OWN = b"/work" + b"/main.py"
 PTRACE_ATTACH, PTRACE_SEIZE, PTRACE_TRACEME = 16, 0x4206, 0
 
 
