@@ -85,8 +85,9 @@ def look_at(argv: Sequence[str], directory: str, search_path: str) -> CommandVie
 
 def _behind_shim(path: str) -> str:
     """The program that a version manager's shim would start: the shim is a script that needs the whole manager."""
-    manager, name = shim_manager(path), os.path.basename(path)
-    if not manager:
+    root, _, name = path.rpartition("/shims/")
+    manager = next((tool for tool in (f"{root}/bin/pyenv", f"{root}/libexec/pyenv") if os.access(tool, os.X_OK)), "")
+    if not root or not manager:
         return path
     try:
         found = subprocess.run(
@@ -95,13 +96,6 @@ def _behind_shim(path: str) -> str:
     except (OSError, subprocess.SubprocessError):
         return path
     return found if os.access(found, os.X_OK) else path
-
-
-def shim_manager(path: str) -> str:
-    """The version manager whose shim a path is, '' when it is none."""
-    root, _, _ = path.rpartition("/shims/")
-    tools = (f"{root}/bin/pyenv", f"{root}/libexec/pyenv") if root else ()
-    return next((tool for tool in tools if os.access(tool, os.X_OK)), "")
 
 
 def _kind(real: str) -> str:

@@ -9,7 +9,6 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from agentbox.engine.command_view import shim_manager
 from agentbox.errors import PolicyError
 from agentbox.policy.document import Policy
 from agentbox.policy.parser import parse
@@ -76,9 +75,6 @@ class Programs:
         """The resolved file of a bare name or of an absolute path; None when there is no such program."""
         candidates = (name,) if "/" in name else tuple(f"{directory}/{name}" for directory in self._path)
         for candidate in candidates:
-            # A box does not show a version manager's shims, so along PATH the next program is the one that it finds.
-            if candidate is not name and shim_manager(candidate):
-                continue
             if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
                 return os.path.realpath(candidate)
         return None

@@ -82,6 +82,8 @@ async def supervise(
             readers[name], write = os.pipe2(os.O_CLOEXEC)
             ends.append(write)
             os.set_blocking(readers[name], False)
+        # Before the request: the program may be at work before the answer is read.
+        started_at = time.monotonic()
         exited = await box.start(argv, env, box.workspace_path, ends)
     except BaseException:
         for fd in readers.values():
@@ -90,7 +92,6 @@ async def supervise(
     finally:
         for fd in ends:
             os.close(fd)
-    started_at = time.monotonic()
 
     async def follow(name: str) -> None:
         async def on_chunk(chunk: bytes) -> None:

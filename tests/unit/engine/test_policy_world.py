@@ -115,12 +115,3 @@ def test_a_search_gives_up_where_there_is_too_much(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / str(number)).write_text("")
     assert HostFiles(max_entries=10).below(str(tmp_path), lambda path: True, None) is None
-
-
-def test_a_bare_name_is_not_a_version_managers_shim_but_the_next_program_of_that_name(tmp_path: Path) -> None:
-    program(tmp_path / "manager/bin/pyenv")
-    shim = program(tmp_path / "manager/shims/tool")
-    real = program(tmp_path / "bin/tool")
-    programs = Programs((str(shim.parent), str(real.parent)))
-    assert programs.find("tool") == str(real)
-    assert programs.find(str(shim)) == str(shim)
