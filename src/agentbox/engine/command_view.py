@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from agentbox.errors import InvalidRequestError
+from agentbox.isolation.interpreters import TOO_WIDE, is_visible
 from agentbox.models import ProgramRule
 
-_ALWAYS_VISIBLE = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32")
-_TOO_WIDE = frozenset({"/", "/home", "/root", "/var", "/etc", "/opt", "/srv", "/mnt", "/tmp", "/run"})  # noqa: S108
 _MODULE_SUFFIXES = {
     "python": (".py", ".pyi", ".pth", ".so"),
     "node": (".js", ".cjs", ".mjs", ".json", ".node", ".ts"),
@@ -57,7 +56,7 @@ class CommandView:
             named = shutil.which(rule.words[0], path=search_path) or rule.program
             named = named if os.path.realpath(named) == rule.program else rule.program
             needed = _program_files(os.path.abspath(named), rule.program, _kind(rule.program))
-            shown.update(dict.fromkeys(top for top in (*needed, *rule.libexec) if not _visible(top)))
+            shown.update(dict.fromkeys(top for top in (*needed, *rule.libexec) if not is_visible(top)))
         return replace(self, shown=tuple(shown))
 
 
@@ -78,8 +77,8 @@ def look_at(argv: Sequence[str], directory: str, search_path: str) -> CommandVie
     if script:
         shown += _modules_beside(script, kind)
     # A link whose directory is not shown cannot be followed inside; a virtual environment's is.
-    visible = _visible(path) or any(path.startswith(top + "/") or path == top for top in shown)
-    needed = [top for top in dict.fromkeys(shown) if not _visible(top)]
+    visible = is_visible(path) or any(path.startswith(top + "/") or path == top for top in shown)
+    needed = [top for top in dict.fromkeys(shown) if not is_visible(top)]
     return CommandView(path if visible else real, real, tuple(argv[1:]), kind, tuple(needed), script)
 
 
@@ -103,10 +102,6 @@ def _kind(real: str) -> str:
     return next((kind for start, kind in _KINDS if base == start or base.startswith((f"{start}3", f"{start}2"))), "")
 
 
-def _visible(path: str) -> bool:
-    return any(path == top or path.startswith(top + "/") for top in _ALWAYS_VISIBLE)
-
-
 def _program_files(path: str, real: str, kind: str) -> Iterator[str]:
     """Directories and files of the program itself."""
     if kind == "python":
@@ -117,7 +112,7 @@ def _program_files(path: str, real: str, kind: str) -> Iterator[str]:
             real = os.path.realpath(os.path.join(home, os.path.basename(real)))
     if kind in ("python", "node"):
         prefix = os.path.dirname(os.path.dirname(real))
-        if prefix not in _TOO_WIDE and not _visible(real) and os.path.dirname(prefix) != "/":
+        if prefix not in TOO_WIDE and not is_visible(real) and os.path.dirname(prefix) != "/":
             yield prefix
             return
     yield real

@@ -11,12 +11,12 @@ import secrets
 import sys
 
 from agentbox.errors import ConfinementError
+from agentbox.isolation.interpreters import ALWAYS_VISIBLE
 from agentbox.isolation.plan import ETC_VISIBLE, HostView
 from agentbox.isolation.requirement import Requirement
 
 # mount_setattr came with 5.12, RLIMIT_NPROC per user namespace with 5.14.
 _MIN_KERNEL = (5, 14)
-_TOP = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
 # Above every range that distributions hand out (useradd's, subuids, systemd's) and below 2**31.
 BOX_UID_BASE = 1_900_000_000
@@ -25,7 +25,9 @@ _BOX_UIDS = 1 << 24
 
 def view() -> HostView:
     """The host's layout as far as boxes see it."""
-    top = tuple((path, os.readlink(path) if os.path.islink(path) else None) for path in _TOP if os.path.lexists(path))
+    top = tuple(
+        (path, os.readlink(path) if os.path.islink(path) else None) for path in ALWAYS_VISIBLE if os.path.lexists(path)
+    )
     return HostView(top, tuple(name for name in ETC_VISIBLE if os.path.exists(f"/etc/{name}")))
 
 

@@ -18,10 +18,10 @@ from agentbox.errors import ConfigError, UnsupportedLanguageError
 
 _PROBE_TIMEOUT_SECONDS = 20
 
-# What the base view of every box already shows (plan.py).
-_ALWAYS_VISIBLE = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32")
+# What the base view of every box shows, where the host has it.
+ALWAYS_VISIBLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # A prefix this wide would put the host's private files into every box.
-_TOO_WIDE = frozenset({"/", "/home", "/root", "/var", "/etc", "/opt", "/srv", "/mnt", "/tmp", "/run"})  # noqa: S108
+TOO_WIDE = frozenset({"/", "/home", "/root", "/var", "/etc", "/opt", "/srv", "/mnt", "/tmp", "/run"})  # noqa: S108
 
 _PYTHON_PROBE = (
     "import json,sys,sysconfig;print(json.dumps([sys.version.split()[0],"
@@ -66,17 +66,18 @@ def _run(path: str, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def _visible(path: str) -> bool:
-    return any(path == top or path.startswith(top + "/") for top in _ALWAYS_VISIBLE)
+def is_visible(path: str) -> bool:
+    """Whether every box shows the path anyway."""
+    return any(path == top or path.startswith(top + "/") for top in ALWAYS_VISIBLE)
 
 
 def _needed(directories: list[str], path: str) -> tuple[str, ...]:
     """The directories that are not visible anyway, outermost only."""
     chosen: list[str] = []
     for directory in sorted({os.path.realpath(d) for d in directories} | set(directories), key=len):
-        if _visible(directory) or any(directory == c or directory.startswith(c + "/") for c in chosen):
+        if is_visible(directory) or any(directory == c or directory.startswith(c + "/") for c in chosen):
             continue
-        if directory in _TOO_WIDE:
+        if directory in TOO_WIDE:
             raise ConfigError(
                 f"{path} lives in {directory}, which would be shown whole to every box",
                 hint="use an interpreter that has a directory of its own, for instance a venv",
@@ -93,13 +94,13 @@ def _find_python(path: str) -> Found:
 def _find_node(path: str) -> Found:
     version = _run(path, "--version").removeprefix("v")
     real = Path(os.path.realpath(path))
-    return Found(path, version, _needed([] if _visible(str(real)) else [str(real.parent.parent)], path))
+    return Found(path, version, _needed([] if is_visible(str(real)) else [str(real.parent.parent)], path))
 
 
 def _find_bash(path: str) -> Found:
     version = _run(path, "-c", 'echo "${BASH_VERSION%%(*}"')
     real = Path(os.path.realpath(path))
-    return Found(path, version, _needed([] if _visible(str(real)) else [str(real.parent.parent)], path))
+    return Found(path, version, _needed([] if is_visible(str(real)) else [str(real.parent.parent)], path))
 
 
 def _node_argv(path: str, script: str, memory_mb: int) -> list[str]:

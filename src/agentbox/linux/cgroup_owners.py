@@ -27,11 +27,6 @@ def owner_name() -> str:
     return f"{os.getpid()}-{_start_time(os.getpid())}-{_pid_namespace()}"
 
 
-def is_owner_name(name: str) -> bool:
-    """Say whether a directory name has the form that `owner_name` makes."""
-    return _OWNER.fullmatch(name) is not None
-
-
 def is_dead(name: str) -> bool:
     """Say whether the owner of that name has certainly ended; an owner in another PID namespace cannot be judged."""
     match = _OWNER.fullmatch(name)

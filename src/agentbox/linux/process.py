@@ -91,7 +91,6 @@ def drop_all_capabilities() -> None:
     _set_capabilities(0, 0, 0)
 
 
-CAP_SETUID = 7
 CAP_SYS_PTRACE = 19
 CAP_SYS_ADMIN = 21
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes.util
 import errno
+import functools
 import platform
 import struct
 
@@ -19,12 +20,17 @@ ALLOW = 0
 LONG = (1 << 64) - 1
 
 
+@functools.cache
+def instructions(machine: str) -> list[tuple[int, ...]]:
+    program = seccomp.build(machine)
+    return [struct.unpack_from("=HBBI", program, offset) for offset in range(0, len(program), 8)]
+
+
 def judge(machine: str, nr: int, *arguments: int, arch: int | None = None) -> int:
     """0 when the filter lets the call through, else the errno that it answers."""
     padded = [value & LONG for value in (*arguments, 0, 0, 0, 0, 0, 0)[:6]]
     data = struct.pack("<iIQ6Q", nr if nr < 1 << 31 else nr - (1 << 32), arch or ARCH[machine], 0, *padded)
-    program = seccomp.build(machine)
-    code = [struct.unpack_from("=HBBI", program, offset) for offset in range(0, len(program), 8)]
+    code = instructions(machine)
     accumulator, index = 0, 0
     while True:
         operation, then, otherwise, value = code[index]
