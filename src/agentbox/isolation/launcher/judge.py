@@ -50,6 +50,8 @@ class Judge:
         self.through_env: dict[int, tuple[str, bytes]] = {}
         # For a thread whose execve is being judged: the file it ran before, and the one that it named.
         self.asking: dict[int, tuple[str, str]] = {}
+        # Calls of threads that must wait until another thread of their process is through with its own.
+        self.deferred: list[notify.Notification] = []
         self.writable = [path for path, _ in plan["writable"]] + [path for path, writes in plan["grants"] if writes]
         self.own_pid = int(os.readlink("self", dir_fd=proc))
         self.execveat = number("execveat")
@@ -80,19 +82,26 @@ class Judge:
                         os.read(wake_read, 4096)
                     if not self.collect():
                         return
+                    deferred, self.deferred = self.deferred, []
+                    for call in deferred:
+                        self.consider(call)
                 else:
                     # The owner says nothing here; this is its end.
                     return
 
     def asked(self) -> None:
-        """A thread is about to execve."""
+        """A thread makes a call that the box's filter hands over."""
         call = notify.receive(self.listener)
         if call is None:
             return
-        if call.number not in self.executing:
+        if call.number in self.executing:
+            self.consider(call)
+        else:
             self.witness(call)
             notify.let_through(self.listener, call)
-            return
+
+    def consider(self, call: notify.Notification) -> None:
+        """A thread is about to execve."""
         parent = self.program_of(call.pid)
         try:
             named = self.target_of(call)
@@ -107,6 +116,9 @@ class Judge:
             self.report(call.pid, named, [], allowed=False, reason="no rule names this program")
             notify.refuse(self.listener, call, errno.EACCES)
             return
+        if self.sibling_is_executing(call.pid):
+            self.deferred.append(call)
+            return
         if not self.hold(call.pid):
             notify.refuse(self.listener, call, errno.EAGAIN)
             return
@@ -115,6 +127,18 @@ class Judge:
         # An execve that fails comes back to the program; this makes it stop there, so that it can be let go.
         with contextlib.suppress(OSError):
             ptrace.interrupt(call.pid)
+
+    def sibling_is_executing(self, thread: int) -> bool:
+        """Whether another thread of the same process is inside an execve that was let through. It holds its process's
+        cred_guard_mutex until its siblings are gone, those that are traced until this process has reaped them; and to
+        seize a sibling takes that same mutex. Each would wait for the other."""
+        for other in [asking for asking in self.asking if asking != thread]:
+            if not _exists(f"{thread}/task/{other}", self.proc):
+                continue
+            if ptrace.tracer(self.proc, other) == self.own_pid:
+                return True
+            del self.asking[other]
+        return False
 
     def hold(self, thread: int) -> bool:
         """Trace a thread; whether it is traced by this process now. It may be still, when an execve of its failed and
@@ -329,6 +353,14 @@ class Judge:
         message = {"spawn": {"pid": pid, "exe": exe, "argv": words, "allowed": allowed, "reason": reason}}
         with contextlib.suppress(OSError):
             wire.send(self.owner, message)
+
+
+def _exists(path: str, directory: int) -> bool:
+    try:
+        os.stat(path, dir_fd=directory)
+    except OSError:
+        return False
+    return True
 
 
 def _signed(value: int) -> int:
