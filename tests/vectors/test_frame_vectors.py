@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentbox.trace.frames import FrameError, FrameParser, Request, encode, request_of
+from agentbox.trace.frames import FrameError, FrameParser, Request, answer, encode, request_of
 
 VECTORS = json.loads((Path(__file__).parents[2] / "spec/frames/vectors.json").read_text(encoding="utf-8"))
 
@@ -49,3 +49,10 @@ def test_message_is_a_request_or_is_refused(vector: dict[str, Any]) -> None:
     request = request_of(vector["message"])
     assert isinstance(request, Request)
     assert request_of(request.fields()) == request
+
+
+@named("answers")
+def test_answer_has_the_members_of_its_kind(vector: dict[str, Any]) -> None:
+    given = dict(vector["answer"])
+    frame = answer(given.pop("id"), **given)
+    assert list(FrameParser().feed(frame)) == [vector["answer"]]

@@ -17,7 +17,8 @@ from typing import Any, Iterator, Optional  # noqa: UP035 - Python 3.9
 MAX_FRAME_BYTES = 1 << 20
 MAX_DEPTH = 64
 HEADER_BYTES = 4
-KINDS = frozenset({"effect", "observe", "deny"})
+# `count` asks and is not recorded, so it always waits.
+KINDS = frozenset({"effect", "observe", "deny", "count"})
 _MAX_ID = (1 << 53) - 1
 _OP = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*\Z")
 _MAX_NAME_CHARACTERS = 64
@@ -91,11 +92,14 @@ def encode(message: dict[str, Any]) -> bytes:
     return _length_bytes(len(body), HEADER_BYTES, "little") + body
 
 
-def answer(request_id: int, *, ok: bool = True, result: Any = None, error: str = "") -> bytes:
-    """The frame by which the host answers: `ok`, with a result for a replayed effect, or why not."""
+def answer(request_id: int, *, ok: bool = True, result: Any = None, error: str = "", denied: bool = False) -> bytes:
+    """The frame by which the host answers: `ok`, with a result for a replayed effect or granted bytes, or why not;
+    `denied` when the policy is why."""
     message: dict[str, Any] = {"id": request_id, "ok": ok}
     if result is not None:
         message["result"] = result
+    if denied:
+        message["denied"] = True
     if error:
         message["error"] = error
     return encode(message)
@@ -151,6 +155,7 @@ def request_of(message: dict[str, Any]) -> Request:
         and isinstance(message.get("ack", False), bool)
         and isinstance(message.get("kind"), str)
         and message["kind"] in KINDS
+        and (message["kind"] != "count" or message.get("ack") is True)
         and _is_op(message.get("op"))
         and isinstance(message.get("args"), dict)
         and (lane is None or (isinstance(lane, str) and len(lane) <= _MAX_NAME_CHARACTERS))

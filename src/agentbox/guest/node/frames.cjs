@@ -11,7 +11,7 @@ const { Socket } = net;
 const { stringify, parse } = JSON;
 const MAX_FRAME_BYTES = 1 << 20;
 const MAX_DEPTH = 64;
-const KINDS = new Set(['effect', 'observe', 'deny']);
+const KINDS = new Set(['effect', 'observe', 'deny', 'count']);
 const FIELDS = new Set(['id', 'ack', 'kind', 'op', 'args', 'result', 'lane']);
 const OP = /^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$/;
 const pause = new Int32Array(new SharedArrayBuffer(4));
@@ -114,6 +114,7 @@ function requestOf(message) {
   const { id, ack = false, kind, op, args, lane = null } = message;
   const right = Object.keys(message).every((name) => FIELDS.has(name))
     && Number.isSafeInteger(id) && id >= 0 && typeof ack === 'boolean' && KINDS.has(kind)
+    && (kind !== 'count' || ack)
     && typeof op === 'string' && op.length <= 64 && OP.test(op) && plain(args)
     && (lane === null || (typeof lane === 'string' && lane.length <= 64));
   if (!right) throw new FrameError('fields');
