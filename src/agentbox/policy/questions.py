@@ -50,12 +50,14 @@ class Resolve:
 @dataclass(frozen=True)
 class Connect:
     """May a connection be made? `host` is a name or an address as the program gave it; `address` is what a name was
-    resolved to, when that is known; `now_seconds` is a clock that only goes forward."""
+    resolved to, when that is known; `now_seconds` is a clock that only goes forward. `own` tells that the address is
+    this machine's, so that a rule must name it as it must a private one."""
 
     host: str
     port: int
     address: str | None = None
     now_seconds: float | None = None
+    own: bool = False
 
 
 @dataclass(frozen=True)

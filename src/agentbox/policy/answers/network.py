@@ -23,6 +23,7 @@ _NO_HOST = Decision(False, None, "gateway", "this is neither a host name nor an 
 _NO_PORT = Decision(False, None, "gateway", "a connection has a port from 1 to 65535")
 _NO_RULE = Decision(False, None, "gateway", "no `net:` rule names it")
 _SPECIAL = Decision(False, None, "gateway", "it is a private, local or reserved address, which a rule must name itself")
+_OWN = Decision(False, None, "gateway", "it is an address of this machine, which a rule must name itself")
 _NO_SOCKET = Decision(False, None, "kernel", "no `net: unix:` rule names it")
 _LOCAL_NAME = "localhost"
 
@@ -62,12 +63,12 @@ def connect(index: Index, question: Connect, counters: Counters | None, scope: i
     granting = list(_matching(index.hosts, name, address, port))
     if not granting:
         return _NO_RULE
-    if target is not None and is_special(target):
+    if target is not None and (question.own or is_special(target)):
         naming = [found for found in _matching(index.hosts, "", target, port) if _names_address(found[0])]
         if name == _LOCAL_NAME and is_loopback(target):
             naming += [found for found in granting if found[0].name == name]
         if not naming:
-            return _SPECIAL
+            return _SPECIAL if is_special(target) else _OWN
         granting = granting if address is None else naming
     rated = [found for found in granting if found[0].rate is not None]
     return _rated(granting[0][1], rated, question.now_seconds, counters, scope)
