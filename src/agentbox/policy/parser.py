@@ -29,7 +29,7 @@ ORIGINAL = frozenset(verb for verb, kind in RULES.items() if kind.original) | {"
 KEYS = frozenset(RULES) | {"allow", "deny", "include"}
 
 _KEY = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)([ \t]*):")
-_SECOND_KEY = re.compile(rf"(?:^|[ \t])((?:{'|'.join(sorted(KEYS))}):)(?=[ \t]|\Z)", re.IGNORECASE)
+_SECOND_KEY = re.compile(rf"(?:^|[ \t])((?:{'|'.join(sorted(KEYS))}):)(?=[ \t]|\Z)", re.IGNORECASE | re.ASCII)
 _EQUALS = re.compile(r"([A-Za-z][A-Za-z-]*)[ \t]*=")
 
 

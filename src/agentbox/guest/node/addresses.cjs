@@ -5,21 +5,37 @@
 const { isIPv4, isIPv6 } = require('node:net');
 
 const NAME = /^[a-z0-9_-]{1,63}$/;
+// ::ffff:0:0/96: an IPv4 address in IPv6 form.
+const MAPPED = 0xffffn;
 
+// The address that a text is in its usual spelling, else null; brackets around an IPv6 address and a zone are left out.
 function address(given) {
   let text = given;
   if (text.startsWith('[') && text.endsWith(']')) {
     text = text.slice(1, -1);
     if (!text.includes(':')) return null;
   }
-  if (!text.includes(':')) {
-    if (!isIPv4(text) || text.split('.').some((part) => part.length > 1 && part[0] === '0')) return null;
-    return { version: 4, value: fromV4(text) };
-  }
-  [text] = text.split('%', 1);
-  if (!isIPv6(text)) return null;
-  const value = fromV6(text);
-  return value >> 32n === 0xffffn ? { version: 4, value: value & 0xffffffffn } : { version: 6, value };
+  const found = spelled(text.includes(':') ? text.split('%', 1)[0] : text);
+  if (found?.version === 6 && found.value >> 32n === MAPPED) return { version: 4, value: found.value & 0xffffffffn };
+  return found;
+}
+
+function spelled(text) {
+  if (text.includes(':')) return isIPv6(text) && !text.includes('%') ? { version: 6, value: fromV6(text) } : null;
+  if (!isIPv4(text) || text.split('.').some((part) => part.length > 1 && part[0] === '0')) return null;
+  return { version: 4, value: fromV4(text) };
+}
+
+// The network of `address/prefix`, null for what is none; one of IPv4 addresses in IPv6 form is one of IPv4 addresses.
+function network(text) {
+  const [given, digits, more] = text.split('/');
+  const found = spelled(given);
+  const bits = found?.version === 4 ? 32 : 128;
+  const prefix = Number(digits);
+  if (!found || more !== undefined || !/^[0-9]{1,3}$/.test(digits ?? '') || prefix > bits) return null;
+  if (found.value & ((1n << BigInt(bits - prefix)) - 1n)) return null;
+  if (found.version === 4 || prefix < 96 || found.value >> 32n !== MAPPED) return { ...found, prefix };
+  return { version: 4, value: found.value & 0xffffffffn, prefix: prefix - 96 };
 }
 
 const fromV4 = (text) => text.split('.').reduce((value, part) => (value << 8n) | BigInt(part), 0n);
@@ -40,8 +56,8 @@ function fromV6(given) {
   return all.reduce((value, word) => (value << 16n) | BigInt(`0x${word}`), 0n);
 }
 
+// A host name in lower case without its trailing dot; null for what is no name, or ends in a number.
 function name(text) {
-  // eslint-disable-next-line no-control-regex
   let found = text.endsWith('.') ? text.slice(0, -1) : text;
   if (!found || found.length > 253 || /[^\x00-\x7f]/.test(found)) return null;
   found = found.toLowerCase();
@@ -79,4 +95,4 @@ function textOf({ version, value }) {
   return `${words.slice(0, best[0]).join(':')}::${words.slice(best[0] + best[1]).join(':')}`;
 }
 
-module.exports = { address, host, inNetwork, textOf };
+module.exports = { address, host, inNetwork, name, network, textOf };

@@ -370,4 +370,4 @@ class Answers {
   }
 }
 
-module.exports = { Answers, covers, isBelow };
+module.exports = { Answers, covers, isBelow, matches };

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PATTERN_CHARACTERS = re.compile(r"[A-Za-z0-9._*?\[\]!-]+\Z")
 _ADDRESS_PATTERN = re.compile(r"[0-9.*?]*[0-9][0-9.*?]*\Z")
+# The library would also read netmasks, zones and a missing length.
+_CIDR = re.compile(r"[0-9A-Fa-f:.]+/[0-9]{1,3}\Z")
 _SIX_TO_FOUR_BITS = 96
 MAX_RATE = 10_000
 
@@ -121,6 +123,8 @@ def _network(value: Value, rate: Rate | None) -> HostTarget:
         text, _, after = text.partition(":")
         port = _port(value, after)
     try:
+        if not _CIDR.match(text):
+            raise ValueError("it is not written as address/length")
         network: Network = ipaddress.ip_network(text)
     except ValueError as error:
         value.fail("bad_cidr", f"{text!r} is no network: {error}", _network_advice(text), len("cidr/"))
