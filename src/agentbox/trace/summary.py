@@ -31,8 +31,9 @@ def visible(text: str) -> str:
 
 def _brief(args: dict[str, Any]) -> str:
     for name in _TELLING:
-        if name in args:
-            value = args[name]
+        # A program that was refused before it was loaded has a target, and no words yet.
+        value = args.get(name)
+        if value not in (None, []):
             text = " ".join(map(_text, value)) if isinstance(value, list) else _text(value)
             return text if len(text) <= _VALUE_CHARACTERS else f"{text[:_VALUE_CHARACTERS]}… ({len(text)} characters)"
     return visible(json.dumps(args, ensure_ascii=False))[:_JSON_CHARACTERS]

@@ -28,6 +28,7 @@ def entry(args: dict[str, object], op: str = "fs.read_text") -> Entry:
         ({"host": "a", "url": "https://a/b"}, "https://a/b"),
         ({"argv": ["git", "status"]}, "git status"),
         ({"target": "/etc/passwd", "enforced": True}, "/etc/passwd"),
+        ({"argv": [], "target": "/usr/bin/uname"}, "/usr/bin/uname"),
         ({"returncode": 0}, '{"returncode": 0}'),
         ({}, "{}"),
         ({"tool": "x" * 100}, '{"tool": "' + "x" * 50),
