@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: MIT
+"""Fits out a network namespace, from inside: addresses, the kernel's rules, the sockets that the gateway serves.
+
+Runs in a process that has entered the namespace and may administrate it (maker.py), in a new namespace or in one that a
+container runtime made without a network. What a packet of the guest meets:
+
+    TCP and UDP to port 53 of anything but its own addresses, and of 127.0.0.53   -> the sockets for names
+    TCP to anything else but its own addresses                                    -> the stream listeners
+    anything to its own addresses (127.0.0.0/8, ::1, GUEST_*)                     stays, and nobody looks at it
+    all the rest (UDP, ICMP, ...)                                                 dropped and counted; the sender: EPERM
+
+127.0.0.53 is where systemd's resolver listens: a box that is lent the host's /etc asks there. A guest's own name server
+on 127.0.0.1 is its own. GUEST_* is the address that a program finds when it asks for the machine's; servers there work.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from dataclasses import dataclass, field
+
+from agentbox.egress.names import GATEWAY_IPV4, GATEWAY_IPV6
+from agentbox.linux import netlink
+from agentbox.linux import nftables as nft
+
+GUEST_IPV4 = "198.18.0.2"
+GUEST_IPV6 = "fd61:6762:6f78::c612:2"
+
+# A guest's server on 0.0.0.0 cannot have a port that is taken on any address: these are above the ports that programs
+# are given (32768 to 60999) and no service's custom.
+STREAM_PORT = 65_530
+DNS_PORT = 65_531
+
+_TABLE = "agentbox"
+_DROPPED = "dropped"
+_BACKLOG = 4096
+_SYSTEMD_RESOLVER = "127.0.0.53"
+_IPV6_SWITCHES = tuple(f"net/ipv6/conf/{name}/disable_ipv6" for name in ("all", "default", "lo"))
+_SETTINGS = (
+    # A guest has no privilege, and in here no port needs one.
+    ("net/ipv4/ip_unprivileged_port_start", "0", "servers on ports below 1024"),
+    # Whoever connects while nobody accepts is refused soon, and does not wait for two minutes.
+    ("net/ipv4/tcp_abort_on_overflow", "1", "a refusal for connections that nobody accepts"),
+    ("net/ipv4/tcp_syn_retries", "2", "a short wait for connections that nobody accepts"),
+)
+
+
+@dataclass(slots=True)
+class Fitted:
+    """The sockets of a namespace, one of each kind for each family, and what could not be had."""
+
+    stream_listeners: list[socket.socket] = field(default_factory=list)
+    dns_datagrams: list[socket.socket] = field(default_factory=list)
+    dns_streams: list[socket.socket] = field(default_factory=list)
+    netfilter: socket.socket | None = None
+    ipv6: bool = True
+    notes: list[str] = field(default_factory=list)
+
+
+def fit_out() -> Fitted:
+    """Fit out the network namespace of this process. Raises OSError whose text begins with the step that failed."""
+    fitted = Fitted()
+    fitted.ipv6 = _enable_ipv6(fitted.notes)
+    for path, value, what in _SETTINGS:
+        try:
+            _set(path, value)
+        except OSError as error:
+            fitted.notes.append(f"not here: {what} (/proc/sys/{path}: {error.strerror})")
+    addresses = [(GATEWAY_IPV4, GUEST_IPV4)]
+    if fitted.ipv6:
+        addresses.append((GATEWAY_IPV6, GUEST_IPV6))
+    with netlink.open_socket(netlink.NETLINK_ROUTE) as route:
+        messages = [netlink.loopback_up()]
+        messages += [netlink.loopback_address(address) for pair in addresses for address in pair]
+        netlink.converse(route, messages)
+        for gateway, _ in addresses:
+            fitted.stream_listeners.append(_listener(gateway, STREAM_PORT))
+            fitted.dns_streams.append(_listener(gateway, DNS_PORT))
+            fitted.dns_datagrams.append(_bound(gateway, DNS_PORT, socket.SOCK_DGRAM))
+        fitted.netfilter = netlink.open_socket(netlink.NETLINK_NETFILTER)
+        netlink.converse(fitted.netfilter, rules(ipv6=fitted.ipv6).transaction())
+        # Last: until now there was no route for the guest of a container that runs already.
+        netlink.converse(route, [netlink.everything_is_local(guest) for _, guest in addresses])
+    return fitted
+
+
+def loopback_listeners(port: int) -> list[socket.socket]:
+    """Listeners on 127.0.0.1 and, where there is IPv6, ::1 of this process's namespace. Raises OSError."""
+    made = [_listener("127.0.0.1", port)]
+    try:
+        made.append(_listener("::1", port))
+    except OSError as error:
+        if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+            made[0].close()
+            raise
+    return made
+
+
+def rules(*, ipv6: bool) -> nft.Table:
+    """The table of a namespace."""
+    table = nft.Table(_TABLE, nft.FAMILY_INET)
+    families = [
+        (socket.AF_INET, GATEWAY_IPV4, (b"\x7f", socket.inet_pton(socket.AF_INET, GUEST_IPV4))),
+    ]
+    if ipv6:
+        own = (socket.inet_pton(socket.AF_INET6, "::1"), socket.inet_pton(socket.AF_INET6, GUEST_IPV6))
+        families.append((socket.AF_INET6, GATEWAY_IPV6, own))
+    systemd = nft.family_is(socket.AF_INET) + nft.destination_begins(
+        socket.AF_INET, socket.inet_pton(socket.AF_INET, _SYSTEMD_RESOLVER)
+    )
+    table.counter(_DROPPED)
+    table.chain("untracked", "filter", nft.HOOK_OUTPUT, nft.PRIORITY_RAW)
+    table.chain("turned", "nat", nft.HOOK_OUTPUT, nft.PRIORITY_DNAT)
+    table.chain("kept", "filter", nft.HOOK_OUTPUT, nft.PRIORITY_FILTER)
+    for protocol in (nft.UDP, nft.TCP):
+        asks_systemd = systemd + nft.protocol_is(protocol) + nft.destination_port_is(53)
+        table.rule("untracked", asks_systemd, nft.accept())
+        table.rule("turned", asks_systemd, nft.dnat(socket.AF_INET, _packed(GATEWAY_IPV4), DNS_PORT))
+    for family, gateway, own in families:
+        of_family = nft.family_is(family)
+        for address in own:
+            to_itself = of_family + nft.destination_begins(family, address)
+            # Entries of the connection table are the kernel's memory, not the box's: none for what stays inside. Only
+            # when the source is its own too, since the gateway's answers must be recognised.
+            table.rule("untracked", to_itself, nft.source_begins(family, address), nft.do_not_track())
+            table.rule("turned", to_itself, nft.accept())
+            table.rule("kept", to_itself, nft.accept())
+        for protocol in (nft.UDP, nft.TCP):
+            asks_a_name = of_family + nft.protocol_is(protocol) + nft.destination_port_is(53)
+            table.rule("turned", asks_a_name, nft.dnat(family, _packed(gateway), DNS_PORT))
+        table.rule("turned", of_family, nft.protocol_is(nft.TCP), nft.dnat(family, _packed(gateway), STREAM_PORT))
+        to_gateway = of_family + nft.protocol_is(nft.UDP) + nft.destination_begins(family, _packed(gateway))
+        table.rule("kept", to_gateway, nft.destination_port_is(DNS_PORT), nft.accept())
+        from_gateway = of_family + nft.protocol_is(nft.UDP) + nft.source_begins(family, _packed(gateway))
+        table.rule("kept", from_gateway, nft.source_port_is(DNS_PORT), nft.accept())
+    table.rule("kept", nft.protocol_is(nft.TCP), nft.accept())
+    table.rule("kept", nft.count(_DROPPED), nft.drop())
+    return table
+
+
+def read_dropped(netfilter: socket.socket) -> int:
+    """How many packets the namespace of that socket has dropped. Raises OSError."""
+    request = nft.counter_request(nft.FAMILY_INET, _TABLE, _DROPPED)
+    return nft.packets_of(netlink.converse(netfilter, [request]))
+
+
+def _enable_ipv6(notes: list[str]) -> bool:
+    try:
+        socket.socket(socket.AF_INET6, socket.SOCK_STREAM).close()
+        for path in _IPV6_SWITCHES:
+            if _get(path) != "0":
+                _set(path, "0")
+    except OSError as error:
+        notes.append(f"no IPv6: the host has it switched off ({error.strerror}); boxes use IPv4")
+        return False
+    return True
+
+
+def _get(path: str) -> str:
+    with open(f"/proc/sys/{path}", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def _set(path: str, value: str) -> None:
+    fd = os.open(f"/proc/sys/{path}", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, value.encode())
+    finally:
+        os.close(fd)
+
+
+def _packed(address: str) -> bytes:
+    return socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+
+
+def _bound(address: str, port: int, kind: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    sock = socket.socket(family, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        sock.bind((address, port))
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"listen at {address}, port {port}: {error.strerror}") from error
+    return sock
+
+
+def _listener(address: str, port: int) -> socket.socket:
+    sock = _bound(address, port, socket.SOCK_STREAM)
+    sock.listen(_BACKLOG)
+    return sock
