@@ -11,12 +11,12 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from agentbox.errors import ConfigError
 from agentbox.models import parse_allowlist
+from agentbox.records import dataclass, field, fields
 
 PREFIX = "AGENTBOX_"
 BACKEND_NAMES = ("auto", "jail", "subprocess", "unrestricted")

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+
+from agentbox.records import StrEnum, dataclass, field
 
 
 class Outcome(StrEnum):

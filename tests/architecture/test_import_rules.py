@@ -9,7 +9,7 @@ import pytest
 
 from tests.architecture.source import Module, _imports, imported_room, is_third_party, module_id, modules
 
-BASE = frozenset({"errors", "models"})
+BASE = frozenset({"errors", "light", "models", "records"})
 ENGINE_AND_BELOW = BASE | {
     "config",
     "linux",
@@ -26,9 +26,11 @@ ENGINE_AND_BELOW = BASE | {
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "__init__": BASE,
     "errors": frozenset(),
-    "models": frozenset({"errors"}),
+    "records": frozenset(),
+    "light": frozenset(),
+    "models": frozenset({"errors", "records"}),
     "config": BASE,
-    "linux": frozenset({"errors"}),
+    "linux": frozenset({"errors", "light", "records"}),
     "policy": BASE,
     "trace": BASE,
     "replay": BASE | {"trace"},

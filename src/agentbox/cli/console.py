@@ -6,7 +6,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import click
@@ -14,6 +13,7 @@ import click
 from agentbox import config
 from agentbox.cli import exit_codes
 from agentbox.errors import AgentboxError
+from agentbox.records import replace
 
 # Backends that hold nothing of files and network; the operator has to ask for them.
 WITHOUT_A_WALL = ("subprocess", "unrestricted")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +13,7 @@ import click
 import agentbox
 from agentbox.cli import exit_codes
 from agentbox.cli.console import WITHOUT_A_WALL, Progress, errors_are_lines, load_settings
+from agentbox.records import asdict, dataclass
 
 if TYPE_CHECKING:
     from agentbox.engine.inspection import InterpreterReport

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ import click
 from agentbox.cli import exit_codes
 from agentbox.cli.console import errors_are_lines, fail, load_settings, say
 from agentbox.errors import InvalidRequestError, PolicyError, PolicySyntaxError
+from agentbox.records import asdict
 
 if TYPE_CHECKING:
     from agentbox.engine.agent_run import AgentOutcome

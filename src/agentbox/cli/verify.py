@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ import click
 from agentbox.cli import exit_codes
 from agentbox.cli.console import errors_are_lines, load_settings
 from agentbox.cli.show import chosen_trace
+from agentbox.records import asdict
 
 if TYPE_CHECKING:
     from agentbox.trace.verdict import Trust, Verdict

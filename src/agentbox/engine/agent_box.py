@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from agentbox.models import Confinement, Enforcement, Layer
 from agentbox.policy.evaluation import decide
 from agentbox.policy.paths import is_below
 from agentbox.policy.questions import Env
+from agentbox.records import replace
 
 if TYPE_CHECKING:
     from agentbox.policy.document import AnyPolicy

@@ -10,7 +10,6 @@ import platform
 import secrets
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +39,7 @@ from agentbox.policy.compilation import compile_policy
 from agentbox.policy.document import policies_of
 from agentbox.policy.paths import is_below
 from agentbox.policy.rule import PathTarget
+from agentbox.records import dataclass, field, replace
 from agentbox.trace.keys import KeyStore
 from agentbox.trace.ledger import Ledger
 from agentbox.trace.writer import Run, TraceWriter

@@ -8,11 +8,11 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from agentbox.errors import InvalidRequestError
 from agentbox.isolation.interpreters import TOO_WIDE, is_visible
 from agentbox.models import ProgramRule
+from agentbox.records import dataclass, replace
 
 _MODULE_SUFFIXES = {
     "python": (".py", ".pyi", ".pth", ".so"),

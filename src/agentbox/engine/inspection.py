@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 
 from agentbox.config import Settings
 from agentbox.errors import AgentboxError
@@ -18,6 +17,7 @@ from agentbox.isolation.requirement import Requirement
 from agentbox.isolation.selfcheck import Report, examine
 from agentbox.linux.cgroups import CgroupTree
 from agentbox.models import Enforcement
+from agentbox.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

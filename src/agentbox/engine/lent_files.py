@@ -7,12 +7,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agentbox.isolation.plan import DEVICES
 from agentbox.models import Confinement, FileDenial, FileGrant
 from agentbox.policy.paths import is_below
+from agentbox.records import dataclass, field, replace
 
 OWN_DIRECTORY = "/run/agentbox"
 TEMPORARY = "/tmp"  # noqa: S108 - inside the box

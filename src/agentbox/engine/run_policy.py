@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from agentbox.policy.parser import parse
 from agentbox.policy.paths import is_below
 from agentbox.policy.questions import Env
 from agentbox.policy.rule import PathTarget, Rule
+from agentbox.records import dataclass, replace
 from agentbox.workspace.descent import Parents
 from agentbox.workspace.listing import list_tree
 from agentbox.workspace.tree import Tree

@@ -10,13 +10,13 @@ import os
 import signal as signals
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from agentbox.engine.capture import Capture, drain
 from agentbox.isolation.backend import LiveBox
 from agentbox.isolation.boxes import CommandExit
 from agentbox.models import CapturedStream, Limits, Outcome
+from agentbox.records import dataclass
 
 OutputSink = Callable[[str, bytes], Awaitable[None]]
 

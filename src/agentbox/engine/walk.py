@@ -10,17 +10,18 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from agentbox.config import Settings, process_environment
 from agentbox.engine.directories import Directories
+from agentbox.engine.run_network import RunNetwork
 from agentbox.engine.run_policy import RunPolicy, prepare, take_back
 from agentbox.engine.run_trace import RunTrace, RunTraces
 from agentbox.engine.supervisor import Ending, OutputSink, supervise
 from agentbox.engine.threads import in_thread, to_its_end
 from agentbox.errors import AgentboxError, QuotaExceededError, TraceError, WorkspaceError
+from agentbox.guest.injection import SOFT_INTERPRETERS, soft_egress
 from agentbox.isolation.backend import Backend, LiveBox, Watch
 from agentbox.isolation.interpreters import Found, Interpreter
 from agentbox.isolation.plan import WORKSPACE
@@ -36,6 +37,7 @@ from agentbox.models import (
     TraceHead,
     Usage,
 )
+from agentbox.records import asdict, dataclass, replace
 from agentbox.workspace.collecting import collect_files
 from agentbox.workspace.placing import place_files
 from agentbox.workspace.snapshots import SnapshotStore
@@ -56,7 +58,7 @@ class Decided:
     interpreter: Interpreter
     found: Found
     limits: Limits
-    allowlist: tuple[str, ...]
+    network: RunNetwork
     warnings: list[str]
     policy: RunPolicy | None
     traced: bool
@@ -203,6 +205,8 @@ class Walk:
         asked = decided.policy.passed if decided.policy else decided.request.env
         if decided.backend.name == "unrestricted":
             return {**process_environment(), **asked}
+        if decided.backend.name == "subprocess":
+            asked = soft_egress(decided.network.allowlist, asked)
         scratch = "/tmp" if self._directory is None else str(self._directory / "tmp")  # noqa: S108
         return {
             "PATH": f"{os.path.dirname(decided.found.path)}:/usr/local/bin:/usr/bin:/bin",
@@ -248,6 +252,8 @@ class Walk:
         if decided.policy is not None:
             # A box whose exec judge cannot be set up is not built.
             enforcement = replace(enforcement, exec=Layer.KERNEL)
+        if decided.backend.name == "subprocess" and decided.interpreter.name in SOFT_INTERPRETERS:
+            enforcement = replace(enforcement, network=Layer.INTERPRETER)
         if trace is not None and trace.further_denials:
             decided.warnings.append(f"{trace.further_denials} further denials are in the trace alone")
         return RunResult(
@@ -270,7 +276,7 @@ class Walk:
             usage=usage,
             oom_killed=oom_killed,
             network_isolated=decided.backend.isolated,
-            egress_allowlist=decided.allowlist,
+            egress_allowlist=decided.network.allowlist,
             snapshot_id=self._snapshot_id,
             files=self._files,
             warnings=tuple(decided.warnings),

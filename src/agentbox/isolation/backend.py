@@ -8,7 +8,6 @@ import contextlib
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentbox.isolation.boxes import Box, CommandExit
@@ -17,6 +16,7 @@ from agentbox.isolation.plan import LaunchPlan, WorkspaceView
 from agentbox.isolation.requirement import Requirement
 from agentbox.linux.cgroups import Cgroup, CgroupLimits
 from agentbox.models import Confinement, Enforcement, Limits, Usage
+from agentbox.records import dataclass
 
 _MIB = 1 << 20
 _MEMORY_POLL_SECONDS = 0.05

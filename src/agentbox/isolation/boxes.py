@@ -13,13 +13,13 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from agentbox.errors import ConfinementError, IsolationError
 from agentbox.isolation.launcher import wire
 from agentbox.isolation.plan import LaunchPlan, WorkspaceView
+from agentbox.records import asdict, dataclass
 
 _START_TIMEOUT_SECONDS = 20
 _BUILD_TIMEOUT_SECONDS = 30

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 
 from agentbox.isolation import host
 from agentbox.isolation.boxes import Launcher
 from agentbox.linux.cgroups import CgroupTree
+from agentbox.records import dataclass, field
 
 
 @dataclass(slots=True)

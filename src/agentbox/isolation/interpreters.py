@@ -11,10 +11,10 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from agentbox.errors import ConfigError, UnsupportedLanguageError
+from agentbox.records import dataclass
 
 _PROBE_TIMEOUT_SECONDS = 20
 

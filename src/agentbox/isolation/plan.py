@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 from agentbox.models import Confinement, ProgramRule
+from agentbox.records import dataclass, replace
 
 GUEST_UID = 1000
 WORKSPACE = "/work"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import os
 import secrets
@@ -18,7 +17,6 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +26,11 @@ from agentbox.isolation.host import explain_refusal
 from agentbox.isolation.interpreters import INTERPRETERS, Found
 from agentbox.isolation.requirement import Requirement
 from agentbox.models import Confinement, Enforcement, Layer, Limits
+from agentbox.records import dataclass, fields, replace
 
 _LIMITS = Limits(timeout_seconds=20, memory_mb=128, cpus=1.0, pids=24, disk_mb=8, max_output_bytes=1 << 16)
-_TIGHT_MEMORY = dataclasses.replace(_LIMITS, memory_mb=32)
-_TIGHT_CPU = dataclasses.replace(_LIMITS, cpus=0.1)
+_TIGHT_MEMORY = replace(_LIMITS, memory_mb=32)
+_TIGHT_CPU = replace(_LIMITS, cpus=0.1)
 _GUEST_CHECKS = Path(__file__).parent.parent / "guest" / "checks.py"
 _RUN_SECONDS = 30
 
@@ -89,7 +88,7 @@ async def examine(backend: Backend, python: Found | None, directory: Directory, 
     if not all(requirement.met for requirement in requirements):
         return Report(backend.name, requirements, (), Enforcement())
     claims = backend.claims()
-    claimed = {f.name for f in dataclasses.fields(claims) if getattr(claims, f.name) is not Layer.NONE}
+    claimed = {f.name for f in fields(claims) if getattr(claims, f.name) is not Layer.NONE}
     inspector = _Inspector(backend, python or INTERPRETERS["python"].find(sys.executable), directory)
     try:
         checks = await inspector.inside(sorted(claimed & {"filesystem", "network", "disk", "pids"}))

@@ -7,13 +7,13 @@ import contextlib
 import math
 import os
 import threading
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Literal
 
 from agentbox.errors import ConfinementError
 from agentbox.linux.cgroup_owners import kill_members, remove
 from agentbox.linux.cgroupfs import DIRECTORY, Place, apply, read_text
+from agentbox.records import dataclass, field
 
 Version = Literal["v1", "v2"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 
 from agentbox.errors import ConfinementError
+from agentbox.records import dataclass
 
 DIRECTORY = "agentbox"
 CONTROLLERS = ("memory", "pids", "cpu")

@@ -8,11 +8,11 @@ import errno
 import fcntl
 import platform
 import struct
-from dataclasses import dataclass
 
 from agentbox.linux import seccomp
 from agentbox.linux.process import forbid_new_privileges
 from agentbox.linux.syscalls import libc, number, syscall
+from agentbox.records import dataclass
 
 _SET_MODE_FILTER = 1
 _NEW_LISTENER = 8

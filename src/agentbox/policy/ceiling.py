@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from agentbox.models import Limits, RequestedLimits
+from agentbox.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ wildcard for files yet to come, a denial of what does not exist, counts) is left
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from agentbox.models import Confinement, FileDenial, FileGrant, Layer, Limits, ProgramRule, TextRule
@@ -16,6 +15,7 @@ from agentbox.policy.document import Policy, policies_of
 from agentbox.policy.paths import covers, is_below, upwards
 from agentbox.policy.protected import LAST_PARTS, why_protected
 from agentbox.policy.rule import ExecTarget, HostTarget, PathTarget, Rule, UnixTarget
+from agentbox.records import replace
 
 if TYPE_CHECKING:
     from agentbox.policy.document import AnyPolicy

@@ -8,14 +8,13 @@ says.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
 
 from agentbox.policy.answers.programs import same_name
 from agentbox.policy.document import Policy
 from agentbox.policy.parser import KEYS, nearest
 from agentbox.policy.paths import covers, is_below, upwards
 from agentbox.policy.rule import EnvTarget, ExecTarget, HostTarget, PathTarget, Rule, UnixTarget
+from agentbox.records import StrEnum, dataclass
 
 
 class Kind(StrEnum):

@@ -9,10 +9,10 @@ ones in wrong places; who computes every hash anew leaves a signature that does 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import BinaryIO
 
+from agentbox.records import dataclass, field
 from agentbox.trace import record
 from agentbox.trace.canonical import NotCanonicalError, is_canonical
 from agentbox.trace.ledger import Standing

@@ -16,12 +16,12 @@ import os
 import re
 import secrets
 import stat
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentbox.errors import TraceKeyError
+from agentbox.records import dataclass, field
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -13,10 +13,10 @@ import secrets
 import stat
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agentbox.errors import TraceError
+from agentbox.records import asdict, dataclass
 from agentbox.trace.canonical import NotCanonicalError, dumps, loads
 
 _MAX_LINE_BYTES = 4096

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from agentbox.records import dataclass
 from agentbox.trace import record
 from agentbox.trace.canonical import NotCanonicalError
 from agentbox.trace.lines import LineTooLongError, lines, opened

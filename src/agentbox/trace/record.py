@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
 from json.encoder import encode_basestring
 from typing import Any, Literal
 
+from agentbox.records import dataclass, field
 from agentbox.trace.canonical import NotCanonicalError, dumps, loads
 
 VERSION = 2

@@ -6,9 +6,9 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
+from agentbox.records import asdict, dataclass
 from agentbox.trace.canonical import dumps
 from agentbox.trace.keys import PublicKey, SigningKey
 

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
-
+from agentbox.records import StrEnum, dataclass
 from agentbox.trace.keys import PublicKey
 from agentbox.trace.ledger import Ledger
 

@@ -18,11 +18,11 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agentbox.errors import TraceError
+from agentbox.records import dataclass
 from agentbox.trace import record
 from agentbox.trace.canonical import dumps
 from agentbox.trace.keys import SigningKey
