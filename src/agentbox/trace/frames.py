@@ -73,6 +73,7 @@ def _refuse_type(_: Any) -> Any:
 
 _encode = _make_encoder()
 _length_bytes = int.to_bytes
+_from_bytes = int.from_bytes
 
 
 def encode(message: dict[str, Any]) -> bytes:
@@ -110,6 +111,8 @@ class FrameParser:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        # How many bytes the buffer must hold before there is something to do.
+        self._needed = HEADER_BYTES
         self._reason = ""
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
@@ -118,27 +121,46 @@ class FrameParser:
         Raises FrameError: `length` (none, or more than 1 MiB), `encoding`, `json`, `duplicate`, `number`, `depth`,
         `object`. After that the parser refuses everything.
         """
+        for body in self.bodies(data):
+            try:
+                message = message_of(body)
+            except FrameError as error:
+                self._reason = error.reason
+                raise
+            yield message
+
+    def bodies(self, data: bytes) -> Iterator[bytes]:
+        """The bodies of the frames that `data` completes, for `message_of`.
+
+        Raises FrameError `length` (none, or more than 1 MiB). After that the parser refuses everything.
+        """
         if self._reason:
             raise FrameError(self._reason)
         buffer = self._buffer
-        buffer += data
-        start = 0
+        if buffer:
+            buffer += data
+            if len(buffer) < self._needed:
+                return
+            data = bytes(buffer)
+            buffer.clear()
+        start, size = 0, len(data)
+        needed = HEADER_BYTES
         try:
-            while len(buffer) - start >= HEADER_BYTES:
-                length = int.from_bytes(buffer[start : start + HEADER_BYTES], "little")
+            while size - start >= HEADER_BYTES:
+                length = _from_bytes(data[start : start + HEADER_BYTES], "little")
                 if not 0 < length <= MAX_FRAME_BYTES:
+                    self._reason = "length"
                     raise FrameError("length")
                 end = start + HEADER_BYTES + length
-                if len(buffer) < end:
+                if size < end:
+                    needed = HEADER_BYTES + length
                     break
-                body = bytes(buffer[start + HEADER_BYTES : end])
+                body = data[start + HEADER_BYTES : end]
                 start = end
-                yield _message(body)
-        except FrameError as error:
-            self._reason = error.reason
-            raise
+                yield body
         finally:
-            del buffer[:start]
+            self._needed = needed
+            buffer += data[start:]
 
     @property
     def is_between_frames(self) -> bool:
@@ -148,34 +170,42 @@ class FrameParser:
 
 def request_of(message: dict[str, Any]) -> Request:
     """A message as a request of a guest. Raises FrameError `fields`, naming nothing of what it held."""
-    lane = message.get("lane")
+    found = message.get
+    number, kind, op, args, lane, ack = (
+        found("id"),
+        found("kind"),
+        found("op"),
+        found("args"),
+        found("lane"),
+        found("ack", False),
+    )
     if not (
         message.keys() <= _REQUEST_FIELDS
-        and _is_id(message.get("id"))
-        and isinstance(message.get("ack", False), bool)
-        and isinstance(message.get("kind"), str)
-        and message["kind"] in KINDS
-        and (message["kind"] != "count" or message.get("ack") is True)
-        and _is_op(message.get("op"))
-        and isinstance(message.get("args"), dict)
-        and (lane is None or (isinstance(lane, str) and len(lane) <= _MAX_NAME_CHARACTERS))
+        and type(number) is int
+        and 0 <= number <= _MAX_ID
+        and type(ack) is bool
+        and type(kind) is str
+        and kind in KINDS
+        and (kind != "count" or ack)
+        and type(op) is str
+        and len(op) <= _MAX_NAME_CHARACTERS
+        and _OP.match(op) is not None
+        and type(args) is dict
+        and (lane is None or (type(lane) is str and len(lane) <= _MAX_NAME_CHARACTERS))
     ):
         raise FrameError("fields")
-    return Request(
-        id=message["id"],
-        kind=message["kind"],
-        op=message["op"],
-        args=message["args"],
-        result=message.get("result"),
-        lane=lane,
-        ack=message.get("ack", False),
-    )
+    return Request(number, kind, op, args, found("result"), lane, ack)
 
 
-def _message(body: bytes) -> dict[str, Any]:
+def message_of(body: bytes) -> dict[str, Any]:
+    """The message in the body of a frame.
+
+    Raises FrameError: `encoding`, `json`, `duplicate`, `number`, `depth`, `object`.
+    """
     try:
-        message = json.loads(body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
-        if _depth_of(message) > MAX_DEPTH:
+        message = _decode(body.decode("utf-8"))
+        # Every level has a bracket of its own, so few brackets need no counting of levels.
+        if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _depth_of(message) > MAX_DEPTH:
             raise FrameError("depth")
     except FrameError:
         raise
@@ -185,7 +215,7 @@ def _message(body: bytes) -> dict[str, Any]:
         raise FrameError("depth") from None
     except ValueError as error:
         raise FrameError("number" if "digits" in str(error) else "json") from None
-    if not isinstance(message, dict):
+    if type(message) is not dict:
         raise FrameError("object")
     return message
 
@@ -217,9 +247,4 @@ def _no_constant(_: str) -> Any:
     raise FrameError("number")
 
 
-def _is_id(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _MAX_ID
-
-
-def _is_op(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= _MAX_NAME_CHARACTERS and _OP.match(value) is not None
+_decode = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant).decode
