@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint check bench docs clean system-packages vm-kernel
+.PHONY: help serve test lint check bench fuzz docs clean system-packages vm-kernel
 
 PYTHON ?=
 PYTEST_ARGS ?=
@@ -55,6 +55,9 @@ bench: $(VENV)/.server $(S1_VENV)/.ready $(S3_VENV)/.ready ## measure against fl
 	AGENTBOX_BENCH_S1_PYTHON="$(CURDIR)/$(S1_VENV)/bin/python" \
 	AGENTBOX_BENCH_S3_PYTHON="$(CURDIR)/$(S3_VENV)/bin/python" \
 	$(VENV)/bin/python -m benchmarks.run $(BENCH_ARGS)
+
+fuzz: $(VENV)/.dev ## feed every parser of hostile bytes with mutated input, 5 minutes each (SECONDS=30 for less, FUZZ_ARGS=NAME for one)
+	$(VENV)/bin/python -m tests.fuzz --seconds $(or $(SECONDS),300) $(FUZZ_ARGS)
 
 docs: $(VENV)/.dev ## write the parts of the documentation that follow from the code
 	$(VENV)/bin/python -m tests.docs.render

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: MIT
+"""Every target of `make fuzz`, one module each."""
+
+from __future__ import annotations
+
+from tests.fuzz import dns
+from tests.fuzz.target import Target
+
+TARGETS: tuple[Target, ...] = (
+    *dns.TARGETS,
+)  # fmt: skip
