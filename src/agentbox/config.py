@@ -23,7 +23,7 @@ BACKEND_NAMES = ("auto", "jail", "subprocess", "unrestricted")
 RETIRED: dict[str, str] = {}
 
 # Names that agentbox gives to the code it runs; finding them in our own environment means that we run inside one.
-GUEST_NAMES = frozenset({"AGENTBOX_POLICY", "AGENTBOX_RUN_ID"})
+GUEST_NAMES = frozenset({"AGENTBOX_POLICY", "AGENTBOX_RUN_ID", "AGENTBOX_EGRESS_HOSTS"})
 # Names that programs beside the server read: the examples' address of it.
 CLIENT_NAMES = frozenset({"AGENTBOX_URL"})
 
@@ -97,6 +97,27 @@ def _allowlist(text: str) -> tuple[str, ...]:
     return parse_allowlist([part.strip() for part in text.split(",") if part.strip()])
 
 
+def _dns_upstream(text: str) -> str | None:
+    import ipaddress
+
+    text = text.strip()
+    if not text:
+        return None
+    host, port = text, "53"
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":") or "53"
+    elif text.count(":") == 1:
+        host, port = text.split(":")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise ValueError("must be the address of a DNS server, such as 192.0.2.53 or [2001:db8::53]:5353") from None
+    if not port.isdigit() or not 1 <= int(port) <= 65535:
+        raise ValueError("must have a port from 1 to 65535")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def setting(default: object, parse: Callable[[str], object], doc: str) -> Any:
     """A field of Settings that is read from AGENTBOX_<FIELD NAME>."""
     return field(default=default, metadata={"parse": parse, "doc": doc})
@@ -140,7 +161,9 @@ class Settings:
     request_read_timeout_seconds: float = setting(
         10.0, _number(0.1, 3600), "a client gets this long to send its headers, and again its body"
     )
-    egress_allowlist: tuple[str, ...] | None = setting(None, _allowlist, "hosts that requests may name, comma list")
+    egress_allowlist: tuple[str, ...] | None = setting(None, _allowlist, "hosts that runs may reach, comma list")
+    allow_request_egress: bool = setting(False, _boolean, "without a list of the operator, requests may name any host")
+    dns_upstream: str | None = setting(None, _dns_upstream, "DNS server IP[:port] of the gateway; else the system's")
     policy_ceiling: Path | None = setting(None, _path, "policy file that narrows every run; paths in it are the box's")
     trace_runs: str = setting("asked", _trace_runs, "asked (runs with a policy or `trace`) or all")
     trace_keep_runs: int = setting(1000, _integer(1, 1 << 24), "traces kept for each caller; the oldest go first")

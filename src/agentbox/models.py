@@ -126,8 +126,9 @@ class CapturedStream:
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """Something that the policy did not allow: `effect` is exec or env, `layer` what held it. `rule` is the rule that
-    denies it, or `rule_missing` one that would allow it, where either can be told. `trace_index` is its record."""
+    """Something that the policy did not allow: `effect` is read, write, net, exec or env, `layer` what held it. `rule`
+    is the rule that denies it, or `rule_missing` one that would allow it, where either can be told. `trace_index` is
+    its record. `hint` says what would help."""
 
     layer: Layer
     effect: str
@@ -136,6 +137,16 @@ class Denial:
     trace_index: int
     rule: str | None = None
     rule_missing: str | None = None
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostTraffic:
+    """What went to and came from one host during a run."""
+
+    connections: int
+    bytes_up: int
+    bytes_down: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +182,7 @@ class RunResult:
     warnings: tuple[str, ...] = ()
     denials: tuple[Denial, ...] = ()
     trace: TraceHead | None = None
+    egress: Mapping[str, HostTraffic] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

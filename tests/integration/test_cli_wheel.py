@@ -32,10 +32,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_wheel_holds_every_module_and_its_type_marker(wheel: Path) -> None:
+def test_wheel_holds_every_file_that_the_repository_keeps_in_the_package(wheel: Path) -> None:
     packed = set(zipfile.ZipFile(wheel).namelist())
-    modules = {p.relative_to(REPOSITORY / "src").as_posix() for p in (REPOSITORY / "src/agentbox").rglob("*.py")}
-    assert modules <= packed
+    kept = _run("git", "ls-files", "src", cwd=REPOSITORY).stdout.splitlines()
+    assert {name.removeprefix("src/") for name in kept} <= packed
     assert "agentbox/py.typed" in packed
     assert not {name for name in packed if not name.startswith(("agentbox/", "agentsbx/", "agentbox-"))}
 

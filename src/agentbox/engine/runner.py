@@ -14,6 +14,7 @@ from typing import TypeVar
 from agentbox.config import Settings
 from agentbox.engine.admission import Admission
 from agentbox.engine.directories import Directories
+from agentbox.engine.run_network import RunNetwork, decide_network
 from agentbox.engine.run_policy import Ceiling as PolicyCeiling
 from agentbox.engine.run_policy import RunPolicy, decide_policy
 from agentbox.engine.run_trace import RunTraces
@@ -35,8 +36,8 @@ from agentbox.isolation.backend import Backend
 from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.interpreters import INTERPRETERS, Found, by_language, locate
 from agentbox.models import Enforcement, Limits, RunRequest, RunResult
-from agentbox.policy.allowlist import effective_allowlist
 from agentbox.policy.ceiling import Ceiling, effective_limits
+from agentbox.policy.document import policies_of
 from agentbox.trace.keys import KeyStore
 from agentbox.trace.ledger import Ledger
 from agentbox.workspace.names import checked_path
@@ -49,7 +50,6 @@ _FILE_THREADS = 8
 # A longer policy is read in a thread.
 _INLINE_POLICY_CHARACTERS = 2048
 _EXPIRY_SECONDS = 60
-_NO_GATEWAY = "egress_allowlist is not enforced yet: the run had no network"
 _log = logging.getLogger("agentbox.engine")
 
 
@@ -212,16 +212,14 @@ class Runner:
         if policy is not None:
             limits = policy.confinement.limits
             warnings = (*warnings, *policy.warnings)
-        allowlist = effective_allowlist(request.egress_allowlist, self.settings.egress_allowlist)
+        network = self._network(request, found, policy)
         for path in request.files:
             checked_path(path)
             if path == interpreter.entry_file:
                 raise InvalidRequestError(
                     f"files: {path} is where the code itself goes", hint="give the file another name"
                 )
-        notes = list(warnings)
-        if allowlist and backend.isolated:
-            notes.append(_NO_GATEWAY)
+        notes = [*warnings, *network.warnings] if backend.isolated else list(warnings)
         return Decided(
             request=request,
             backend=backend,
@@ -229,11 +227,21 @@ class Runner:
             interpreter=interpreter,
             found=found,
             limits=limits,
-            allowlist=allowlist,
+            network=network,
             warnings=notes,
             policy=policy,
-            traced=policy is not None or request.trace or self.settings.trace_runs == "all",
+            traced=policy is not None
+            or request.trace
+            or self.settings.trace_runs == "all"
+            # What the gateway decides is recorded.
+            or (network.rules is not None and backend.isolated),
         )
+
+    def _network(self, request: RunRequest, found: Found, policy: RunPolicy | None) -> RunNetwork:
+        asked = None
+        if policy is not None and request.policy is not None:
+            asked = next(iter(policies_of(policy.policy)))
+        return decide_network(request.egress_allowlist, asked, self._policy_ceiling.of(found), self.settings)
 
     def _policy(self, request: RunRequest, found: Found, limits: Limits, backend: Backend) -> RunPolicy | None:
         ceiling = self._policy_ceiling.of(found)

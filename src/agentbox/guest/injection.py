@@ -19,6 +19,8 @@ from agentbox.errors import ConfinementError
 from agentbox.guest.tables import policy_file
 
 GUARD_DIR = "/run/agentbox/guard"
+# The interpreters that load the filter of soft_egress.
+SOFT_INTERPRETERS = ("python", "javascript")
 _HERE = Path(__file__).parent
 _PACKAGE = _HERE.parent
 _READING = ("errors.py", "__init__.py", "guest/__init__.py", "guest/reading.py", "guest/tables.py")
@@ -86,6 +88,16 @@ def injection(
     }
     if entry:
         found["AGENTBOX_ENTRY"] = entry
+    return found
+
+
+def soft_egress(allowlist: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
+    """`env` with what loads the filter of a backend that has no wall into Python and Node: connections to what is not
+    among the `host[:port]` entries fail there. A program that means to gets around it."""
+    directory = str(_HERE / "soft_egress")
+    found = {**env, "AGENTBOX_EGRESS_HOSTS": ",".join(allowlist)}
+    found["PYTHONPATH"] = os.pathsep.join([directory, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))])
+    found["NODE_OPTIONS"] = f'--require "{directory}/preload.cjs" {env.get("NODE_OPTIONS", "")}'.rstrip()
     return found
 
 
@@ -198,4 +210,13 @@ def _compile(directory: Path, interpreter: str, seen_as: str) -> None:
     mark.touch()
 
 
-__all__ = ["GUARD_DIR", "guard_directory", "guard_files", "injection", "policy_file", "why_unguarded"]
+__all__ = [
+    "GUARD_DIR",
+    "SOFT_INTERPRETERS",
+    "guard_directory",
+    "guard_files",
+    "injection",
+    "policy_file",
+    "soft_egress",
+    "why_unguarded",
+]

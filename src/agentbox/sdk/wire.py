@@ -161,6 +161,7 @@ class RunResponse(dict[str, Any]):
     usage: dict[str, Any]
     denials: list[dict[str, Any]]
     trace: dict[str, Any] | None
+    egress: dict[str, dict[str, int]]
 
     def __getattr__(self, name: str) -> Any:
         try:

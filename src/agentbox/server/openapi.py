@@ -109,18 +109,24 @@ def _result_schema() -> Json:
                 "items": _object(
                     {
                         "layer": {**layers, "description": "what held it"},
-                        "effect": {"type": "string", "enum": ["exec", "env"]},
-                        "target": {"type": "string", "description": "the program's file, or the variable's name"},
+                        "effect": {"type": "string", "enum": ["read", "write", "net", "exec", "env"]},
+                        "target": {"type": "string", "description": "a file, host, program's file or variable's name"},
                         "reason": _TEXT,
                         "rule": _nullable("string", description="the rule that denies it"),
                         "rule_missing": _nullable("string", description="a rule that would allow it"),
                         "trace_index": {**_COUNT, "description": "its record in the trace"},
+                        "hint": {"type": "string", "description": "what would help"},
                     }
                 ),
             },
             "trace": {
                 "description": "records of the sealed trace, and the hash of the last one; null without a trace",
                 "anyOf": [_object({"count": _COUNT, "sha": _TEXT}), {"type": "null"}],
+            },
+            "egress": {
+                "type": "object",
+                "description": "what went through the gateway, by host",
+                "additionalProperties": _object({"connections": _COUNT, "bytes_up": _COUNT, "bytes_down": _COUNT}),
             },
         }
     )

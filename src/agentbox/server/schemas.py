@@ -201,6 +201,10 @@ def result_body(result: RunResult) -> dict[str, Any]:
         },
         "denials": [_denial_body(denial) for denial in result.denials],
         "trace": None if result.trace is None else {"count": result.trace.count, "sha": result.trace.sha},
+        "egress": {
+            host: {"connections": seen.connections, "bytes_up": seen.bytes_up, "bytes_down": seen.bytes_down}
+            for host, seen in result.egress.items()
+        },
     }
 
 
@@ -213,6 +217,7 @@ def _denial_body(denial: Denial) -> dict[str, Any]:
         "rule": denial.rule,
         "rule_missing": denial.rule_missing,
         "trace_index": denial.trace_index,
+        "hint": denial.hint,
     }
 
 
