@@ -8,17 +8,21 @@ import contextlib
 import socket
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentbox.errors import TraceError
 from agentbox.trace import frames
 from agentbox.trace.record import RUN_END
 from agentbox.trace.writer import Head, TraceWriter
 
+if TYPE_CHECKING:
+    from agentbox.engine.counting import Counting
+
 _READ_BYTES = 1 << 16
 _TICK_SECONDS = 0.5
 _SO_PEERCRED = 17
 _MAX_CONNECTIONS = 1024
+_MAX_TARGET = 4096
 # After the box is dead, what its guards had written is still in the sockets; this bounds a wait that should be none.
 _DRAIN_SECONDS = 5
 _WITNESSED = {"open_read": "fs.open_read", "open_write": "fs.open_write", "connect": "net.connect"}
@@ -27,15 +31,28 @@ _WITNESSED = {"open_read": "fs.open_read", "open_write": "fs.open_write", "conne
 class Recorder:
     """Writes one trace. `on_failure` is called once when nothing more can be recorded: the run must end then.
 
-    With `only_denials`, what the exec judge allowed is not recorded.
+    With `only_denials`, what the exec judge allowed is not recorded. `counting` is asked where a guard asks for what
+    is counted, and its refusals are `enforced` or only written down. `on_denial` gets operation, arguments and index of
+    each denial that guards claim or that counting gave.
     """
 
     def __init__(
-        self, writer: TraceWriter, on_failure: Callable[[TraceError], None], *, only_denials: bool = False
+        self,
+        writer: TraceWriter,
+        on_failure: Callable[[TraceError], None],
+        *,
+        only_denials: bool = False,
+        counting: Counting | None = None,
+        enforced: bool = True,
+        on_denial: Callable[[str, dict[str, Any], int], None] = lambda *_: None,
     ) -> None:
         self._only_denials = only_denials
         self._writer = writer
         self._on_failure = on_failure
+        self._counting = counting
+        self._enforced = enforced
+        self._on_denial = on_denial
+        self._next_holder = 0
         self._connections: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
         self._ticking = asyncio.create_task(self._tick())
@@ -123,49 +140,91 @@ class Recorder:
         loop = asyncio.get_running_loop()
         connection.setblocking(False)
         pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, 12))
+        self._next_holder = holder = self._next_holder + 1
         parser = frames.FrameParser()
-        with connection, contextlib.suppress(OSError):
-            while data := await loop.sock_recv(connection, _READ_BYTES):
-                waiting = []
-                try:
-                    for message in parser.feed(data):
-                        request = frames.request_of(message)
-                        self._claimed(request, pid)
-                        if request.ack:
-                            waiting.append(request.id)
-                except frames.FrameError as error:
-                    self._record("observe", "frame.refused", {"reason": error.reason}, "supervisor", pid)
-                    return
-                if waiting:
-                    # Only what the kernel has may be called recorded.
-                    self._flush()
-                    kept = self.failure is None
-                    answers = b"".join(frames.answer(number, ok=kept) for number in waiting)
-                    await loop.sock_sendall(connection, answers)
+        try:
+            with connection, contextlib.suppress(OSError):
+                while data := await loop.sock_recv(connection, _READ_BYTES):
+                    answers = []
+                    try:
+                        for message in parser.feed(data):
+                            request = frames.request_of(message)
+                            answer = await self._taken(request, pid, holder)
+                            if request.ack:
+                                answers.append((request.id, answer))
+                    except frames.FrameError as error:
+                        self._record("observe", "frame.refused", {"reason": error.reason}, "supervisor", pid)
+                        return
+                    if answers:
+                        # Only what the kernel has may be called recorded.
+                        self._flush()
+                        kept = self.failure is None
+                        sent = (
+                            frames.answer(number, **(answer if kept else {"ok": False})) for number, answer in answers
+                        )
+                        await loop.sock_sendall(connection, b"".join(sent))
+        finally:
+            if self._counting is not None:
+                self._counting.release(holder)
+
+    async def _taken(self, request: frames.Request, pid: int, holder: int) -> dict[str, Any]:
+        """Record and count one request; the members of its answer besides `id`."""
+        args = request.args
+        counting = self._counting
+        if request.kind == "count":
+            if counting is None:
+                return {"ok": False, "error": "nothing is counted in this run"}
+            granted, why = await counting.grow(args.get("path"), args.get("identity"), args.get("size"), holder)
+            return self._refused("write", request, pid, why) if why else {"ok": True, "result": {"size": granted}}
+        if counting is not None and args.get("once") is True and request.op == "fs.open_read":
+            why = counting.read_once(args.get("identity"))
+            if why:
+                return self._refused("read", request, pid, why)
+        self._claimed(request, pid)
+        return {"ok": True}
+
+    def _refused(self, op: str, request: frames.Request, pid: int, why: str) -> dict[str, Any]:
+        """Record a denial that only the host could give."""
+        path = request.args.get("path")
+        target = path[:_MAX_TARGET] if isinstance(path, str) else "?"
+        denied = {"target": target, "enforced": self._enforced, "reason": why}
+        self._denied(op, denied, "supervisor", pid, request.lane)
+        return {"ok": False, "denied": True, "error": f"policy denies {op} {target}"}
 
     def _claimed(self, request: frames.Request, pid: int) -> None:
-        if self.failure is not None:
+        if request.kind == "deny":
+            self._denied(request.op, request.args, "guest", pid, request.lane)
             return
-        try:
-            self._writer.append(
-                request.kind,  # type: ignore[arg-type]  # request_of checked it
-                request.op,
-                request.args,
-                result=request.result,
-                origin="guest",
-                pid=max(pid, 0),
-                lane=request.lane,
-            )
-        except TraceError as error:
-            self._failed(error)
+        self._append(request.kind, request.op, request.args, "guest", pid, request.lane, request.result)
+
+    def _denied(self, op: str, args: dict[str, Any], origin: Any, pid: int, lane: str | None) -> None:
+        index = self._append("deny", op, args, origin, pid, lane)
+        if index is not None:
+            self._on_denial(op, args, index)
 
     def _record(self, kind: Any, op: str, args: dict[str, Any], origin: Any, pid: int | None) -> None:
+        self._append(kind, op, args, origin, pid)
+
+    def _append(
+        self,
+        kind: Any,
+        op: str,
+        args: dict[str, Any],
+        origin: Any,
+        pid: int | None,
+        lane: str | None = None,
+        result: Any = None,
+    ) -> int | None:
+        """Add a record; its index, None when it could not be added."""
         if self.failure is not None:
-            return
+            return None
+        # A process that the box's namespace does not show has no number.
+        number = None if pid is None else max(pid, 0)
         try:
-            self._writer.append(kind, op, args, origin=origin, pid=pid)
+            return self._writer.append(kind, op, args, result=result, origin=origin, pid=number, lane=lane)
         except TraceError as error:
             self._failed(error)
+            return None
 
     def _flush(self) -> None:
         try:

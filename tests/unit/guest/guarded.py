@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -13,9 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentbox.engine.counting import Counting
 from agentbox.engine.policy_world import read_policy
 from agentbox.guest.injection import guard_directory, injection, policy_file
 from agentbox.trace import frames
+from agentbox.workspace.sizes import sizes_below
+from agentbox.workspace.tree import Tree
 
 
 @dataclass
@@ -39,7 +43,8 @@ class Host:
     project: Path
     guards: Path
     refuses: frozenset[str] = frozenset()
-    counted: set[str] = field(default_factory=set)
+    counting: Counting | None = None
+    one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
     def channel(self, records: list[frames.Request]) -> Iterator[str]:
@@ -81,9 +86,28 @@ class Host:
                 thread.join(5)
 
     def answer(self, request: frames.Request) -> bytes:
+        args = request.args
+        with self.one_at_a_time:
+            if request.kind == "count" and self.counting is not None:
+                asked = self.counting.grow(args["path"], args["identity"], args["size"], 0)
+                granted, why = asyncio.run(asked)
+                if why:
+                    return frames.answer(request.id, ok=False, denied=True, error=f"policy denies write {args['path']}")
+                return frames.answer(request.id, result={"size": granted})
+            if args.get("once") is True and self.counting is not None and self.counting.read_once(args["identity"]):
+                return frames.answer(request.id, ok=False, denied=True, error=f"policy denies read {args['path']}")
         return frames.answer(
             request.id, ok=request.op not in self.refuses, error="the host says no" * (request.op in self.refuses)
         )
+
+    @staticmethod
+    def sizes(place: str) -> dict[str, tuple[str, int]] | None:
+        top = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            found = sizes_below(Tree(top), place, 1000)
+        finally:
+            os.close(top)
+        return found and {identity: (f"/{path}", size) for identity, (path, size) in found.items()}
 
     def run(
         self,
@@ -98,7 +122,9 @@ class Host:
     ) -> Outcome:
         records: list[frames.Request] = []
         file = self.base / "policy"
-        file.write_text(policy_file(read_policy(policy, root=str(self.project))))
+        parsed = read_policy(policy, root=str(self.project))
+        file.write_text(policy_file(parsed))
+        self.counting = Counting(parsed, self.sizes)
         interpreter = argv[0] if "python" in argv[0] else None
         temporary = self.base / "private"
         temporary.mkdir(exist_ok=True)

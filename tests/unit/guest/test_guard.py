@@ -283,6 +283,45 @@ def test_file_is_read_once_whatever_its_name(host: Host, python: str) -> None:
     assert done.of("observe", "fs.open_read")[0]["once"] is True
 
 
+def test_cap_holds_for_a_process_and_its_child_together(host: Host, python: str) -> None:
+    text = (
+        "import os\n"
+        "def write(name):\n"
+        "    try:\n"
+        "        with open(name, 'w') as f: f.write('x' * 700)\n"
+        "        return 0\n"
+        "    except PermissionError: return 1\n"
+        "failed = write('out/a')\n"
+        "pid = os.fork()\n"
+        "if not pid: os._exit(write('out/b'))\n"
+        "print(failed, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+    )
+    done = host.run("write: ./out max=1KB\n", [python, *code(text)])
+    assert done.stdout == "0 1\n", done.stderr
+
+
+def test_cap_that_is_only_observed_is_said_and_lets_the_program_go_on(host: Host, python: str) -> None:
+    text = "open('out/a', 'w').write('x' * 2000); print('went on')"
+    done = host.run("write: ./out max=1KB\n", [python, *code(text)], enforce=False)
+    assert done.stdout == "went on\n", done.stderr
+    assert "agentbox[observe]: would deny write" in done.stderr
+
+
+def test_file_is_read_once_by_all_processes_together(host: Host, python: str) -> None:
+    text = (
+        "import os\n"
+        "def read(flags):\n"
+        "    try: os.close(os.open('data/a.txt', flags)); return 0\n"
+        "    except PermissionError: return 1\n"
+        "pid = os.fork()\n"
+        "if not pid: os._exit(read(os.O_RDONLY))\n"
+        "first = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])\n"
+        "print(first, read(os.O_RDONLY), read(os.O_RDWR))\n"
+    )
+    done = host.run("read-once: ./data/a.txt\nwrite: ./data\n", [python, *code(text)])
+    assert done.stdout == "0 1 1\n", done.stderr
+
+
 def test_private_directory_needs_no_rule_but_what_is_lent_within_it_does(host: Host, python: str) -> None:
     lent = host.base / "private" / "lent"
     lent.mkdir(parents=True)

@@ -67,16 +67,6 @@ class Answers:
             if policy.once and len(policy.expected) < _MAX_COUNTED:
                 policy.expected[identity] = True
 
-    def forget_sizes(self) -> None:
-        """Count anew what lies below capped grants: files may be gone."""
-        for policy in self._policies:
-            policy.sizes.clear()
-
-    def seed_size(self, path: str, identity: str, size: int) -> None:
-        """Count a file that lies below a capped grant already."""
-        for policy in self._policies:
-            policy.seed_size(path, identity, size)
-
     def _all(self, verdicts: Any) -> Any:
         for verdict in verdicts:
             if not verdict[0]:
@@ -195,11 +185,6 @@ class _Policy:
                     sizes.pop(identity, None)
 
         return True, granted, "", commit
-
-    def seed_size(self, path: str, identity: str, size: int) -> None:
-        for row in self.capped:
-            if covers(row[TARGET], path):
-                self.sizes.setdefault(row[CANONICAL], {})[identity] = size
 
 
 def _table(rows: Any) -> Any:

@@ -87,7 +87,7 @@ def arm(directory: str, doors: Any) -> None:
     for part in (files, network, processes, interpreter):
         handlers.update(part.handlers())
     doors.install(caps.active, tuple(WRITING) if caps.active else ())
-    posix.register_at_fork(after_in_child=_all(channel.forked, lanes.forked))
+    posix.register_at_fork(after_in_child=_all(channel.forked, lanes.forked, caps.forked))
     sys.addaudithook(doors.hook_over(handlers.get))
 
 

@@ -2,14 +2,14 @@
 """Caps on what lies below a grant (`write: ./out max=10MB`): every way of writing counts with the size it leads to.
 
 A write has no audit event, so where a policy has caps, files below them are opened as files that ask before they grow,
-and the functions that write to descriptors ask too. What a started program writes is counted when the next file is
-opened.
+and the functions that write to descriptors ask too. The host counts, for all processes together; what it grants for a
+file is remembered here, so that not every write is a question.
 """
 
 from __future__ import annotations
 
 import posix
-from posix import fstat, lstat, scandir
+from posix import fstat, lstat
 
 from .answers import Answers
 from .effects import Effects, refusal
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_MAX_SCANNED = 100_000
+_MAX_GRANTED = 4096
 # lseek from where the descriptor stands.
 _FROM_HERE = 1
 
@@ -34,18 +34,21 @@ class Caps:
         self._effects = effects
         self.active = bool(answers.caps)
         self._descriptors: dict[int, Any] = {}
+        # How large the host lets each file become, by identity.
+        self._granted: dict[str, int] = {}
         # Paths that `services` is opening, by identity; other ways to open below a cap are refused.
         self.expected: dict[int, Any] = {}
 
-    def opens(self, given: Any, path: str, found: Any, truncates: bool) -> Any:
+    def forked(self) -> None:
+        """In the child after a fork: what was granted is the parent's."""
+        self._granted.clear()
+
+    def opens(self, given: Any, path: str) -> Any:
         """The refusal of opening a path for writing, if any; `given` is the very object of the call."""
         if not self.is_capped(path):
             return None
         if self.expected.get(id(given)) is not given:
             return refusal(f"agentbox: {path} has a cap (max=); open it with open() or os.open()")
-        self._scan()
-        if truncates and found is not None:
-            self._answers.write(path, 0, _identity(found))
         return None
 
     def moves(self, source: str, target: str) -> Any:
@@ -56,14 +59,12 @@ class Caps:
             found = lstat(source)
         except OSError:
             return None
-        self._scan()
         return self._ask(target, found.st_size, _identity(found))
 
     def grows(self, path: str, size: int) -> Any:
         """The refusal of a size, if any."""
         if not self.is_capped(path):
             return None
-        self._scan()
         try:
             return self._ask(path, size, _identity(lstat(path)))
         except OSError:
@@ -82,6 +83,8 @@ class Caps:
         """A descriptor was opened for writing a capped file; `path` is resolved."""
         found = fstat(descriptor)
         self._descriptors[descriptor] = (path, found.st_dev, found.st_ino)
+        # It may be another file of the same number, or an empty one by now.
+        self._granted.pop(_identity(found), None)
 
     def capped_path(self, descriptor: Any) -> Any:
         """The capped file that a descriptor writes to, None when there is none."""
@@ -111,34 +114,14 @@ class Caps:
             raise refused
 
     def _ask(self, path: str, size: int, identity: str) -> Any:
-        allowed = self._answers.write(path, size, identity)[0]
-        return None if allowed else self._effects.deny("write", path)
-
-    def _scan(self) -> None:
-        """Count what lies below the caps now, whoever wrote it."""
-        self._answers.forget_sizes()
-        waiting = [target[1] for target in self._answers.caps]
-        seen = 0
-        while waiting and seen < _MAX_SCANNED:
-            directory = waiting.pop()
-            try:
-                entries = list(scandir(directory))
-            except NotADirectoryError:
-                found = lstat(directory)
-                self._answers.seed_size(directory, _identity(found), found.st_size)
-                continue
-            except OSError:
-                continue
-            for entry in entries:
-                seen += 1
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
-                    continue
-                try:
-                    found = lstat(entry.path)
-                except OSError:
-                    continue
-                self._answers.seed_size(entry.path, _identity(found), found.st_size)
+        if 0 <= size <= self._granted.get(identity, -1):
+            return None
+        refused, granted = self._effects.counts("fs.write", {"path": path, "identity": identity, "size": max(size, 0)})
+        if len(self._granted) >= _MAX_GRANTED:
+            self._granted.clear()
+        if granted > 0:
+            self._granted[identity] = granted
+        return refused
 
 
 def _identity(found: Any) -> str:

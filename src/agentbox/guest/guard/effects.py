@@ -44,12 +44,14 @@ class Effects:
         printable = shown.encode("utf-8", "backslashreplace").decode("utf-8")
         if self.enforce:
             return refusal(f"agentbox: policy denies {op} {printable}")
-        line = f"agentbox[observe]: would deny {op} {printable}\n".encode("utf-8", "backslashreplace")
-        try:
-            write(2, line)
-        except OSError:
-            return None
+        self._would(f"{op} {printable}")
         return None
+
+    def _would(self, text: str) -> None:
+        try:
+            write(2, f"agentbox[observe]: would deny {text}\n".encode("utf-8", "backslashreplace"))
+        except OSError:
+            return
 
     def observed(self, op: str, args_text: str) -> Any:
         """Record what needs no answer. Gives an error only in a replay that does not agree."""
@@ -61,14 +63,30 @@ class Effects:
     def happens(self, op: str, args_text: str) -> Any:
         """Record what changes something, and wait until the host has it. Gives the error to raise when it must not
         happen."""
-        members = f'"kind":"observe","op":"{op}","args":{args_text},"lane":{text_of(self.lanes.current())}'
+        return self._asked("observe", op, args_text)[0]
+
+    def counts(self, op: str, args: Any) -> Any:
+        """Ask the host for what it counts. Gives the error to raise, if any, and the bytes that it granted."""
+        refused, answer = self._asked("count", op, text_of(args))
+        granted = answer.get("result")
+        size = granted.get("size") if type(granted) is dict else None
+        return refused, size if type(size) is int else 0
+
+    def _asked(self, kind: str, op: str, args_text: str) -> Any:
+        """The error to raise, if any, and the host's answer."""
+        members = f'"kind":"{kind}","op":"{op}","args":{args_text},"lane":{text_of(self.lanes.current())}'
         try:
             answer = self.channel.ask(members)
         except OSError as error:
-            return refusal(f"agentbox: {op} is refused because the host cannot record it: {error}")
+            return refusal(f"agentbox: {op} is refused because the host cannot record it: {error}"), {}
         if answer.get("ok") is True:
-            return None
-        return refusal(f"agentbox: {answer.get('error') or op + ' is refused by the host'}")
+            return None, answer
+        text = str(answer.get("error") or op + " is refused by the host")
+        text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+        if answer.get("denied") is True and not self.enforce:
+            self._would(text.removeprefix("policy denies "))
+            return None, answer
+        return refusal(f"agentbox: {text}"), answer
 
     def body(self, op: str, args_text: str) -> bytes:
         """An observation as bytes, up to where the lane stands; it may be kept and sent again."""

@@ -157,7 +157,7 @@ class Files:
         if refused is not None or not recorded:
             return refused
         truncates = flags & O_TRUNC or (type(mode) is str and mode[:1] == "w")
-        refused = self._caps.opens(path, full, found, bool(truncates))
+        refused = self._caps.opens(path, full)
         if refused is not None:
             return refused
         if flags & O_RDWR and not truncates and found is not None:
@@ -170,8 +170,9 @@ class Files:
     def _read_too(self, full: str, found: Any) -> Any:
         if not self._answers.has_once:
             return None
-        allowed = self._answers.read(full, f"{found.st_dev}:{found.st_ino}")[0]
-        return None if allowed else self._effects.deny("read", full)
+        if not self._answers.read(full, f"{found.st_dev}:{found.st_ino}")[0]:
+            return self._effects.deny("read", full)
+        return self._observations.counts(full, found)
 
     def _may_write(self, full: str, whole: bool = False) -> Any:
         """The refusal of writing a resolved path, if any, and whether it is to be recorded."""

@@ -81,6 +81,11 @@ class Observations:
         effects.send_again(body)
         return None
 
+    def counts(self, path: str, found: Any) -> Any:
+        """The refusal of opening a resolved path that is counted, both for reading and for writing, if any."""
+        more = self.once(path, found) if self.once is not None else None
+        return None if more is None else self._effects.happens("fs.open_read", text_of({"path": path, **more}))
+
     def read_own(self, path: str) -> bytes:
         """The start of a file that the guard itself needs. Raises OSError."""
         descriptor = self._open(path)
