@@ -49,16 +49,30 @@ class Entry:
     fields: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
-def line_halves(
-    args: str, i: int, kind: str, lane: str | None, op: str, origin: str, pid: int | None, prev: str, result: str | None
-) -> str:
-    """The part of a line before `sha`; `args` and `result` are canonical texts, the strings hold no half characters."""
+def spelled(
+    kind: str,
+    op: str,
+    args: str,
+    *,
+    result: str | None = None,
+    origin: str = "supervisor",
+    pid: int | None = None,
+    lane: str | None = None,
+) -> tuple[str, str, str]:
+    """What of a line does not depend on its place in the trace: before `i`, between `i` and the hash before it, and
+    between that and its own. `args` and `result` are canonical texts, the strings hold no half characters.
+
+    Raises ValueError for a kind or origin that is none.
+    """
+    if kind not in KINDS or origin not in ORIGINS:
+        raise ValueError(f"{kind} by {origin} is no record")
     return (
-        f'{{"args":{args},"i":{i},"kind":"{kind}"'
+        f'{{"args":{args},"i":',
+        f',"kind":"{kind}"'
         f'{"" if lane is None else f""","lane":{encode_basestring(lane)}"""}'
         f',"op":{encode_basestring(op)},"origin":"{origin}"'
-        f'{"" if pid is None else f""","pid":{pid}"""}'
-        f',"prev":"{prev}"{"" if result is None else f""","result":{result}"""}'
+        f'{"" if pid is None else f""","pid":{pid}"""},"prev":"',
+        '"' if result is None else f'","result":{result}',
     )
 
 

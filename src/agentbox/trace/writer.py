@@ -3,8 +3,9 @@
 
 A record is *kept* once `flush` returned: then it is in the kernel's hands and survives the death of this process.
 Whoever answers a guest that waits, or goes to sleep, flushes before. Unflushed records never exceed 64 KiB plus one
-record. Every 256 records, and every second while there are new ones, a signed checkpoint follows and everything is
-forced to disk, which bounds what a crash of the machine can take.
+record. Every 256 records, and every second while there are new ones, a signed checkpoint follows. It is forced to disk
+unless that was done less than 0.1 seconds before; then the next `tick` does it. So a crash of the machine can take what
+was recorded since then and no more.
 
 A failure to write (a full disk, a file that somebody else changed) is a TraceError, and every later call fails too:
 whoever records a run must then end it. A trace that is longer than it may be is a TraceError too, but its end can still
@@ -13,11 +14,11 @@ be recorded and sealed (`failed` is False).
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,17 @@ from agentbox.trace.canonical import dumps
 from agentbox.trace.keys import SigningKey
 from agentbox.trace.ledger import Ledger, Standing
 from agentbox.trace.merkle import MerkleTree
+from agentbox.trace.prepared import Prepared, prepared
 from agentbox.trace.record import Kind, Origin
 from agentbox.trace.signature import Claim, sign
-from agentbox.trace.storable import args_text, result_text
+from agentbox.trace.storable import args_text
 
 CHECKPOINT_RECORDS = 256
 CHECKPOINT_SECONDS = 1.0
+_CHECKPOINT_MICROSECONDS = int(CHECKPOINT_SECONDS * 1e6)
 MAX_TRACE_BYTES = 1 << 30
+_FORCE_MICROSECONDS = 100_000
 _BUFFER_BYTES = 64 << 10
-_MAX_NAME_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +91,21 @@ class TraceWriter:
         self._head = record.GENESIS
         self._count = 0
         self._tree = MerkleTree()
+        self._grow = self._tree.append
         self._waiting: list[str] = []
         self._waiting_characters = 0
         self._written_bytes = 0
         self._unsigned = 0
         self._signed_at = 0
         self._noted_at = 0
+        self._forced_at = 0
+        self._unforced = False
         self._failure: TraceError | None = None
         self._descriptor = _create(path)
         try:
             self._look()
-            self._append(
-                "meta",
-                record.RUN_START,
-                args_text(
-                    {**run.details, "run": run.id, "policy_sha256": run.policy_sha256, "key": key.public.id},
-                ),
-            )
+            start = {**run.details, "run": run.id, "policy_sha256": run.policy_sha256, "key": key.public.id}
+            self._put(*record.spelled("meta", record.RUN_START, args_text(start)))
             self._signed_at = self._noted_at = self._microseconds
             self.flush()
             self._ledger.note(self._standing(sealed=False))
@@ -134,22 +135,28 @@ class TraceWriter:
         lane: str | None = None,
     ) -> int:
         """Add a record and return its index. Whatever `args` and `result` are, it is one line. Raises TraceError."""
-        if self._written_bytes > self._max_bytes and op != record.RUN_END:
+        return self.add(prepared(kind, op, args, result=result, origin=origin, pid=pid, lane=lane))
+
+    def add(self, ready: Prepared) -> int:
+        """Add a record that was prepared; it may be added many times. Raises TraceError."""
+        if self._written_bytes > self._max_bytes and not ready.is_end:
             raise TraceError(
                 f"{self.path}: the trace is longer than {self._max_bytes} bytes", hint="the run records too much"
             )
         self._look()
-        index = self._append(
-            kind, op, args_text(args), None if result is None else result_text(result), origin, pid, lane
-        )
-        self.counts[kind] += 1
-        if self._unsigned >= CHECKPOINT_RECORDS or self._is_due():
+        index = self._put(*ready.parts)
+        self.counts[ready.kind] += 1
+        if self._unsigned >= CHECKPOINT_RECORDS or self._microseconds - self._signed_at >= _CHECKPOINT_MICROSECONDS:
             self.checkpoint()
         return index
 
     def tick(self) -> None:
-        """Flush, and sign when a second has passed; call it about twice a second. Raises TraceError."""
-        if self._unsigned and self._clock() // 1000 - self._signed_at >= CHECKPOINT_SECONDS * 1e6:
+        """Flush, force to disk what waits for it, and sign when a second has passed; call it about twice a second.
+        Raises TraceError."""
+        if self._unforced:
+            self._look()
+            self._force()
+        if self._unsigned and self._clock() // 1000 - self._signed_at >= _CHECKPOINT_MICROSECONDS:
             self.checkpoint()
         else:
             self.flush()
@@ -172,11 +179,15 @@ class TraceWriter:
         self._written_bytes += len(data)
 
     def checkpoint(self) -> None:
-        """Sign everything so far and force it to disk. Raises TraceError."""
+        """Sign everything so far, and force it to disk if that was not done a moment ago. Raises TraceError."""
         self._sign(record.CHECKPOINT)
         if self._force_checkpoints:
-            self._force()
-        if self._microseconds - self._noted_at >= CHECKPOINT_SECONDS * 1e6:
+            if self._microseconds - self._forced_at >= _FORCE_MICROSECONDS:
+                self._force()
+            else:
+                self._unforced = True
+                self._expect_own_size()
+        if self._microseconds - self._noted_at >= _CHECKPOINT_MICROSECONDS:
             self._noted_at = self._microseconds
             self._note(sealed=False)
 
@@ -197,29 +208,17 @@ class TraceWriter:
         if self._failure is None:
             self._failure = TraceError(f"{self.path}: the trace is closed", hint="start a new one")
 
-    def _append(
-        self,
-        kind: str,
-        op: str,
-        args: str,
-        result: str | None = None,
-        origin: str = "supervisor",
-        pid: int | None = None,
-        lane: str | None = None,
-    ) -> int:
+    def _put(self, start: str, middle: str, end: str) -> int:
+        """Add the line of these parts (`record.spelled`)."""
         if self._failure is not None:
             raise self._failure
-        if kind not in record.KINDS or origin not in record.ORIGINS:
-            raise ValueError(f"{kind} by {origin} is no record")
-        index = self._count
-        before = record.line_halves(
-            args, index, kind, None if lane is None else _name(lane), _name(op), origin, pid, self._head, result
-        )
+        index, head = self._count, self._head
+        before = f"{start}{index}{middle}{head}{end}"
         after = f',"ts":{record.timestamp(self._microseconds)},"v":{record.VERSION}}}'
-        digest = hashlib.sha256(f"{self._head}{before}{after}".encode())
+        digest = sha256(f"{head}{before}{after}".encode())
         self._head = sha = digest.hexdigest()
         self._count = index + 1
-        self._tree.append(digest.digest())
+        self._grow(digest.digest())
         line = f'{before},"sha":"{sha}"{after}\n'
         self._waiting.append(line)
         self._unsigned += 1
@@ -230,10 +229,9 @@ class TraceWriter:
 
     def _look(self) -> None:
         """Take the time from the clock; a clock that goes back stands still here."""
-        self._microseconds = max(self._microseconds, self._clock() // 1000)
-
-    def _is_due(self) -> bool:
-        return self._microseconds - self._signed_at >= CHECKPOINT_SECONDS * 1e6
+        now = self._clock() // 1000
+        if now > self._microseconds:
+            self._microseconds = now
 
     def _sign(self, op: str) -> None:
         self._check()
@@ -256,7 +254,7 @@ class TraceWriter:
             "ts": self._microseconds / 1e6,
             "v": record.VERSION,
         }
-        self._append("meta", op, dumps({**claim.args(), "sig": sign(fields, self._key)}))
+        self._put(*record.spelled("meta", op, dumps({**claim.args(), "sig": sign(fields, self._key)})))
         self._unsigned = 0
         self._signed_at = self._microseconds
         self.flush()
@@ -264,9 +262,14 @@ class TraceWriter:
     def _force(self) -> None:
         try:
             os.fdatasync(self._descriptor)
-            facts = os.fstat(self._descriptor)
         except OSError as error:
             raise self._fail(f"cannot be forced to disk: {error.strerror}", "check the disk") from error
+        self._unforced = False
+        self._forced_at = self._microseconds
+        self._expect_own_size()
+
+    def _expect_own_size(self) -> None:
+        facts = os.fstat(self._descriptor)
         if facts.st_size != self._written_bytes:
             raise self._fail(
                 f"something else changed it: {facts.st_size} bytes where {self._written_bytes} were written",
@@ -297,13 +300,6 @@ class TraceWriter:
             os.ftruncate(self._descriptor, self._written_bytes)
         except OSError:
             return
-
-
-def _name(text: str) -> str:
-    """An operation or lane as a guest may have spelled it: short and without half characters."""
-    if text.isascii() and len(text) <= _MAX_NAME_CHARACTERS:
-        return text
-    return text[:_MAX_NAME_CHARACTERS].encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _create(path: Path) -> int:

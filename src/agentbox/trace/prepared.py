@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: MIT
+"""A record before it has its place in a trace: everything about it that costs time is done, once for as often as it is
+written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentbox.records import dataclass
+from agentbox.trace import record
+from agentbox.trace.record import Kind, Origin
+from agentbox.trace.storable import args_text, result_text
+
+_MAX_NAME_CHARACTERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A record but for its place and time; `parts` are those of `record.spelled`."""
+
+    kind: str
+    is_end: bool
+    parts: tuple[str, str, str]
+
+
+def prepared(
+    kind: Kind,
+    op: str,
+    args: Any,
+    *,
+    result: Any = None,
+    origin: Origin = "supervisor",
+    pid: int | None = None,
+    lane: str | None = None,
+) -> Prepared:
+    """A record for `TraceWriter.add`. Whatever `args` and `result` are, it is one line."""
+    parts = record.spelled(
+        kind,
+        _name(op),
+        args_text(args),
+        result=None if result is None else result_text(result),
+        origin=origin,
+        pid=pid,
+        lane=None if lane is None else _name(lane),
+    )
+    return Prepared(kind, op == record.RUN_END, parts)
+
+
+def _name(text: str) -> str:
+    """An operation or lane as a guest may have spelled it: short and without half characters."""
+    if text.isascii() and len(text) <= _MAX_NAME_CHARACTERS:
+        return text
+    return text[:_MAX_NAME_CHARACTERS].encode("utf-8", "backslashreplace").decode("utf-8")
