@@ -10,9 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import Literal
-
-Operation = Literal["net.resolve", "net.connect", "net.request", "net.close", "net.dropped", "net.unix"]
 
 MAX_TOLD_APART = 1024
 _STEP = 10
@@ -22,13 +19,14 @@ _STEP = 10
 class EgressEvent:
     """One decision or one finished connection.
 
+    `op` is `net.resolve`, `net.connect`, `net.request`, `net.close`, `net.dropped` or `net.unix`.
     `host` is the name as it was asked for, or the literal address; bytes that no name has stand as `\\DDD`. `address`
     is what was connected to. `rule` is the text of the deciding rule, `rule_missing` a `net:` rule that would allow it.
     `method` and `path` are those of an HTTP request, the path without its query, which may hold secrets. `count` is
     how many equal events this one stands for.
     """
 
-    op: Operation
+    op: str
     host: str
     allowed: bool
     port: int | None = None

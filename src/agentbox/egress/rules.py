@@ -89,26 +89,26 @@ class EgressRules:
         """Whether a connection may be made to a port of a name or a literal address.
 
         `address` is what a name was resolved to; a private, local, reserved address, or one of this machine, needs a
-        rule that names it. With `counted` False an allowed connection uses up nothing of a rate: for asking ahead of
-        resolving, and for a further request on a connection that was counted.
+        rule that names it. With `counted` False rates say nothing and are not used up: for asking ahead of resolving,
+        and for a further request on a connection that was counted.
         """
         target = parse_address(address if address is not None else host)
         own = target is not None and not is_special(target) and self._is_own(str(target))
         question = Connect(host, port, address, self._clock(), own)
-        decision = decide(self._policy, question, self._counters)
-        if counted and decision.allowed and decision.counters is not None:
-            self._counters = decision.counters
+        decision = self._decide(question, counted)
         # Where the name itself has no rule, the rule that is missing is the name's.
         needs_address = target is not None and (own or is_special(target)) and self._names_host(host, port)
         missing = _host_text(str(target) if needs_address else host)
         return self._verdict(decision, question, host, port, missing)
 
+    def stands(self, host: str, port: int, address: str | None = None) -> bool:
+        """Whether a connection that was made may go on; rates, which limit new ones, say nothing."""
+        return self.connect(host, port, address, counted=False).allowed
+
     def unix(self, path: str, *, counted: bool = True) -> Verdict:
         """Whether a UNIX socket may be used; a name in the abstract space begins with `@`."""
         question = Unix(path, self._clock())
-        decision = decide(self._policy, question, self._counters)
-        if counted and decision.allowed and decision.counters is not None:
-            self._counters = decision.counters
+        decision = self._decide(question, counted)
         if decision.allowed or decision.rule is not None:
             return self._told(decision, None, "")
         missing = f"net: unix:{path}" if path.isprintable() else None
@@ -126,6 +126,12 @@ class EgressRules:
     def __iter__(self) -> Iterator[Policy]:
         """The policies that must all allow something."""
         return iter(self._policy.policies)
+
+    def _decide(self, question: Connect | Unix, counted: bool) -> Decision:
+        decision = decide(self._policy, question, self._counters if counted else None)
+        if counted and decision.allowed and decision.counters is not None:
+            self._counters = decision.counters
+        return decision
 
     def _names_host(self, host: str, port: int) -> bool:
         """Whether a name, whatever it leads to, may be connected to; an address is its own name."""
