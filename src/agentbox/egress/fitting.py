@@ -7,7 +7,10 @@ container runtime made without a network. What a packet of the guest meets:
     TCP and UDP to port 53 of anything but its own addresses, and of 127.0.0.53   -> the sockets for names
     TCP to anything else but its own addresses                                    -> the stream listeners
     anything to its own addresses (127.0.0.0/8, ::1, GUEST_*)                     stays, and nobody looks at it
-    all the rest (UDP, ICMP, ...)                                                 dropped and counted; the sender: EPERM
+    all the rest, that is UDP                                                     dropped and counted; the sender: EPERM
+
+Entries of the kernel's connection table are no box's memory, and a guest can make as many as it can think of addresses.
+So what stays inside is not in the table, new connections outwards have a rate, and dead ones are forgotten in seconds.
 
 127.0.0.53 is where systemd's resolver listens: a box that is lent the host's /etc asks there. A guest's own name server
 on 127.0.0.1 is its own. GUEST_* is the address that a program finds when it asks for the machine's; servers there work.
@@ -43,7 +46,15 @@ _SETTINGS = (
     # Whoever connects while nobody accepts is refused soon, and does not wait for two minutes.
     ("net/ipv4/tcp_abort_on_overflow", "1", "a refusal for connections that nobody accepts"),
     ("net/ipv4/tcp_syn_retries", "2", "a short wait for connections that nobody accepts"),
+    ("net/netfilter/nf_conntrack_tcp_timeout_time_wait", "5", "a small connection table"),
+    ("net/netfilter/nf_conntrack_tcp_timeout_close", "5", "a small connection table"),
+    # Longer than a resolver waits for an answer.
+    ("net/netfilter/nf_conntrack_udp_timeout", "15", "a small connection table"),
+    ("net/netfilter/nf_conntrack_udp_timeout_stream", "15", "a small connection table"),
 )
+# New connections and new askers of names, each second and at once.
+_STREAMS = (2_000, 10_000)
+_ASKERS = (1_000, 2_000)
 
 
 @dataclass(slots=True)
@@ -101,42 +112,60 @@ def rules(*, ipv6: bool) -> nft.Table:
     """The table of a namespace."""
     table = nft.Table(_TABLE, nft.FAMILY_INET)
     families = [
-        (socket.AF_INET, GATEWAY_IPV4, (b"\x7f", socket.inet_pton(socket.AF_INET, GUEST_IPV4))),
+        (socket.AF_INET, GATEWAY_IPV4, (b"\x7f", _packed(GUEST_IPV4))),
     ]
     if ipv6:
-        own = (socket.inet_pton(socket.AF_INET6, "::1"), socket.inet_pton(socket.AF_INET6, GUEST_IPV6))
-        families.append((socket.AF_INET6, GATEWAY_IPV6, own))
-    systemd = nft.family_is(socket.AF_INET) + nft.destination_begins(
-        socket.AF_INET, socket.inet_pton(socket.AF_INET, _SYSTEMD_RESOLVER)
-    )
+        families.append((socket.AF_INET6, GATEWAY_IPV6, (_packed("::1"), _packed(GUEST_IPV6))))
     table.counter(_DROPPED)
     table.chain("untracked", "filter", nft.HOOK_OUTPUT, nft.PRIORITY_RAW)
     table.chain("turned", "nat", nft.HOOK_OUTPUT, nft.PRIORITY_DNAT)
     table.chain("kept", "filter", nft.HOOK_OUTPUT, nft.PRIORITY_FILTER)
-    for protocol in (nft.UDP, nft.TCP):
-        asks_systemd = systemd + nft.protocol_is(protocol) + nft.destination_port_is(53)
-        table.rule("untracked", asks_systemd, nft.accept())
-        table.rule("turned", asks_systemd, nft.dnat(socket.AF_INET, _packed(GATEWAY_IPV4), DNS_PORT))
+    # A nat chain is asked about the first packet of each connection alone.
+    for protocol, (per_second, burst) in ((nft.TCP, _STREAMS), (nft.UDP, _ASKERS)):
+        outwards = [nft.protocol_is(protocol), nft.more_often_than(per_second, burst)]
+        _turn_systemd(table, protocol)
+        for family, _, own in families:
+            for address in own:
+                to_itself = [nft.family_is(family), nft.protocol_is(protocol), nft.destination_begins(family, address)]
+                table.rule("turned", *to_itself, nft.accept())
+        table.rule("turned", *outwards, nft.count(_DROPPED), nft.drop())
+        for family, gateway, _ in families:
+            of_kind = [nft.family_is(family), nft.protocol_is(protocol)]
+            table.rule("turned", *of_kind, nft.destination_port_is(53), nft.dnat(family, _packed(gateway), DNS_PORT))
+            if protocol == nft.TCP:
+                table.rule("turned", *of_kind, nft.dnat(family, _packed(gateway), STREAM_PORT))
     for family, gateway, own in families:
         of_family = nft.family_is(family)
+        for protocol, port in ((nft.UDP, DNS_PORT), (nft.TCP, DNS_PORT), (nft.TCP, STREAM_PORT)):
+            # Its answers must be recognised, so that their addresses are turned back.
+            from_gateway = [of_family, nft.protocol_is(protocol), nft.source_begins(family, _packed(gateway))]
+            table.rule("untracked", *from_gateway, nft.source_port_is(port), nft.accept())
+            table.rule("kept", *from_gateway, nft.source_port_is(port), nft.accept())
         for address in own:
-            to_itself = of_family + nft.destination_begins(family, address)
-            # Entries of the connection table are the kernel's memory, not the box's: none for what stays inside. Only
-            # when the source is its own too, since the gateway's answers must be recognised.
-            table.rule("untracked", to_itself, nft.source_begins(family, address), nft.do_not_track())
-            table.rule("turned", to_itself, nft.accept())
-            table.rule("kept", to_itself, nft.accept())
-        for protocol in (nft.UDP, nft.TCP):
-            asks_a_name = of_family + nft.protocol_is(protocol) + nft.destination_port_is(53)
-            table.rule("turned", asks_a_name, nft.dnat(family, _packed(gateway), DNS_PORT))
-        table.rule("turned", of_family, nft.protocol_is(nft.TCP), nft.dnat(family, _packed(gateway), STREAM_PORT))
-        to_gateway = of_family + nft.protocol_is(nft.UDP) + nft.destination_begins(family, _packed(gateway))
-        table.rule("kept", to_gateway, nft.destination_port_is(DNS_PORT), nft.accept())
-        from_gateway = of_family + nft.protocol_is(nft.UDP) + nft.source_begins(family, _packed(gateway))
-        table.rule("kept", from_gateway, nft.source_port_is(DNS_PORT), nft.accept())
+            to_itself = [of_family, nft.destination_begins(family, address)]
+            table.rule("untracked", *to_itself, nft.do_not_track())
+            table.rule("kept", *to_itself, nft.accept())
+        to_gateway = [of_family, nft.protocol_is(nft.UDP), nft.destination_begins(family, _packed(gateway))]
+        table.rule("kept", *to_gateway, nft.destination_port_is(DNS_PORT), nft.accept())
     table.rule("kept", nft.protocol_is(nft.TCP), nft.accept())
+    # The kernel's own words about groups and closed ports; a guest may make no ICMP socket.
+    for protocol in (nft.ICMP, nft.ICMPV6):
+        table.rule("kept", nft.protocol_is(protocol), nft.drop())
     table.rule("kept", nft.count(_DROPPED), nft.drop())
     return table
+
+
+def _turn_systemd(table: nft.Table, protocol: int) -> None:
+    asks = [
+        nft.family_is(socket.AF_INET),
+        nft.protocol_is(protocol),
+        nft.destination_begins(socket.AF_INET, _packed(_SYSTEMD_RESOLVER)),
+        nft.destination_port_is(53),
+    ]
+    table.rule("untracked", *asks, nft.accept())
+    per_second, burst = _ASKERS
+    table.rule("turned", *asks, nft.more_often_than(per_second, burst), nft.count(_DROPPED), nft.drop())
+    table.rule("turned", *asks, nft.dnat(socket.AF_INET, _packed(GATEWAY_IPV4), DNS_PORT))
 
 
 def read_dropped(netfilter: socket.socket) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import socket
 import struct
 
-from agentbox.linux.syscalls import check, libc
+from agentbox.light import socket
+from agentbox.linux.syscalls import check, libc, syscall
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -28,18 +28,42 @@ def unshare(flags: int) -> None:
     check("unshare", libc.unshare(flags))
 
 
+def enter(fd: int, kind: int) -> None:
+    """Go into the namespace of a descriptor; `kind` is its CLONE_NEW* flag. A user namespace can only be entered by a
+    process with one thread."""
+    syscall("setns", fd, kind)
+
+
 def map_own_ids(inside: int, outside_uid: int, outside_gid: int) -> None:
     """Map one uid and one gid of a new user namespace onto the ids that this process had outside.
 
     A process may write this map by itself, without privilege, when it is the only line and names its own effective
     ids (user_namespaces(7)); setgroups must be given up first.
     """
-    for name, text in (
-        ("setgroups", "deny"),
-        ("uid_map", f"{inside} {outside_uid} 1"),
-        ("gid_map", f"{inside} {outside_gid} 1"),
-    ):
-        fd = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
+    _write_maps("self", "deny", f"{inside} {outside_uid} 1", f"{inside} {outside_gid} 1")
+
+
+def keep_own_ids(uid: int, gid: int) -> None:
+    """Let the one uid and gid that this process had outside be the same in its new user namespace."""
+    _write_maps("self", "deny", f"{uid} {uid} 1", f"{gid} {gid} 1")
+
+
+def keep_all_ids(pid: int) -> None:
+    """Let every id of this user namespace be the same in the new one of a child. Needs CAP_SETUID, CAP_SETGID and, for
+    uid 0, CAP_SETFCAP."""
+    maps = []
+    for name in ("uid_map", "gid_map"):
+        with open(f"/proc/self/{name}", encoding="ascii") as file:
+            extents = [line.split() for line in file]
+        maps.append("".join(f"{first} {first} {count}\n" for first, _, count in extents))
+    _write_maps(str(pid), "", *maps)
+
+
+def _write_maps(process: str, setgroups: str, uid_map: str, gid_map: str) -> None:
+    for name, text in (("setgroups", setgroups), ("uid_map", uid_map), ("gid_map", gid_map)):
+        if not text:
+            continue
+        fd = os.open(f"/proc/{process}/{name}", os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.write(fd, text.encode())
         finally:

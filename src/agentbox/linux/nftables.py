@@ -30,8 +30,10 @@ PRIORITY_RAW = -300
 PRIORITY_DNAT = -100
 PRIORITY_FILTER = 0
 
+ICMP = 1
 TCP = 6
 UDP = 17
+ICMPV6 = 58
 
 _SUBSYSTEM = 10 << 8
 _BATCH_BEGIN = 0x10
@@ -56,7 +58,7 @@ _ACCEPT = 1
 _DNAT = 1
 
 # What comes of the header, by family: where the source address starts, where the destination address does.
-_ADDRESSES = {socket.AF_INET: (12, 16), socket.AF_INET6: (8, 24)}
+_ADDRESSES: dict[int, tuple[int, int]] = {socket.AF_INET: (12, 16), socket.AF_INET6: (8, 24)}
 
 
 def _number(kind: int, value: int) -> bytes:
@@ -145,6 +147,13 @@ def do_not_track() -> bytes:
 def count(counter: str) -> bytes:
     """Add the packet to a counter of the table."""
     return _expression("objref", _number(1, _COUNTER_OBJECT), text(2, counter))
+
+
+def more_often_than(per_second: int, burst: int) -> bytes:
+    """This rule was reached more often than that; so many more are let off after a quiet time."""
+    # NFTA_LIMIT_RATE, _UNIT in seconds, _BURST, _TYPE packets, _FLAGS with NFT_LIMIT_F_INV
+    rate = attribute(1, struct.pack("!Q", per_second)) + attribute(2, struct.pack("!Q", 1))
+    return _expression("limit", rate, _number(3, burst), _number(4, 0), _number(5, 1))
 
 
 class Table:

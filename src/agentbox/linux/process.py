@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 
+from agentbox.light import signal
 from agentbox.linux.syscalls import check, libc, syscall
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_KEEPCAPS = 8
 _PR_CAPBSET_READ = 23
@@ -54,6 +55,12 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def die_with_parent() -> None:
+    """SIGKILL for this process when the one that forked it ends, until it changes its identity or executes a program
+    that does. The parent may be gone already: compare os.getppid() before and after."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def forbid_new_privileges() -> None:
     """No execve of this process or its children can raise privileges (also lets them install filters)."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
@@ -91,6 +98,7 @@ def drop_all_capabilities() -> None:
     _set_capabilities(0, 0, 0)
 
 
+CAP_SETUID = 7
 CAP_SYS_PTRACE = 19
 CAP_SYS_ADMIN = 21
 
