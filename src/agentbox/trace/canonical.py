@@ -8,6 +8,7 @@ written as ECMAScript writes them; keys are sorted by UTF-16 code units; strings
 from __future__ import annotations
 
 import json
+import json.encoder
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -17,6 +18,9 @@ _SAFE_INTEGER = (1 << 53) - 1
 _SHORT_INTEGER_DIGITS = 15
 # ECMAScript writes a number without exponent while its decimal point lies within these places.
 _FIRST_PLACE, _LAST_PLACE = -5, 21
+
+_PLAIN = frozenset({str, bool, type(None)})
+_PLAIN_HOLDERS = _PLAIN | {int, list}
 
 
 class NotCanonicalError(ValueError):
@@ -33,9 +37,12 @@ def dumps(value: Any) -> str:
     Raises NotCanonicalError: `number` (not finite, or an integer that is no double), `surrogate` (half a character),
     `key` (not a string), `depth` (more than 64 levels), `type`.
     """
-    parts: list[str] = []
-    _write(value, parts.append, 0)
-    text = "".join(parts)
+    if _encode_plain is not None and type(value) is dict and _is_plain(value):
+        text = "".join(_encode_plain(value, 0))
+    else:
+        parts: list[str] = []
+        _write(value, parts.append, 0)
+        text = "".join(parts)
     # Only strings can hold half a character, and a text without one is encodable; this is the cheapest way to ask.
     if not text.isascii():
         try:
@@ -89,6 +96,36 @@ def sorted_keys(mapping: dict[str, Any]) -> list[str]:
         return sorted(mapping, key=lambda key: key.encode("utf-16-be", "surrogatepass"))
     except (TypeError, AttributeError) as error:
         raise NotCanonicalError("key") from error
+
+
+def _is_plain(mapping: dict[str, Any]) -> bool:
+    """Whether it is what most records hold: names with texts, true, false, null, short integers, and lists of texts.
+    Then the standard library's encoder, which is compiled, writes it as this module would."""
+    try:
+        if not "".join(mapping).isascii():
+            return False
+    except TypeError:
+        return False
+    kinds = set(map(type, mapping.values()))
+    if kinds <= _PLAIN:
+        return True
+    if not kinds <= _PLAIN_HOLDERS:
+        return False
+    for item in mapping.values():
+        kind = type(item)
+        if kind is int and not -_SAFE_INTEGER <= item <= _SAFE_INTEGER:
+            return False
+        if kind is list and item and set(map(type, item)) != {str}:
+            return False
+    return True
+
+
+def _make_encoder() -> Any:
+    compiled = getattr(json.encoder, "c_make_encoder", None)
+    return None if compiled is None else compiled(None, None, encode_basestring, None, ":", ",", True, False, False)
+
+
+_encode_plain = _make_encoder()
 
 
 def _write(value: Any, put: Any, depth: int) -> None:

@@ -203,7 +203,14 @@ def message_of(body: bytes) -> dict[str, Any]:
     Raises FrameError: `encoding`, `json`, `duplicate`, `number`, `depth`, `object`.
     """
     try:
-        message = _decode(body.decode("utf-8"))
+        text = body.decode("utf-8")
+        try:
+            message, end = _scan(text, 0)
+        except StopIteration:
+            end = -1
+        if end != len(text):
+            # White space around it, or no JSON: the whole decoder finds out.
+            message = _decoder.decode(text)
         # Every level has a bracket of its own, so few brackets need no counting of levels.
         if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _depth_of(message) > MAX_DEPTH:
             raise FrameError("depth")
@@ -247,4 +254,5 @@ def _no_constant(_: str) -> Any:
     raise FrameError("number")
 
 
-_decode = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant).decode
+_decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+_scan: Any = _decoder.scan_once  # type: ignore[attr-defined]  # it is there, and without a name in the stubs

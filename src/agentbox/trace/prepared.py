@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentbox.records import dataclass
 from agentbox.trace import record
 from agentbox.trace.record import Kind, Origin
 from agentbox.trace.storable import args_text, result_text
@@ -14,13 +13,16 @@ from agentbox.trace.storable import args_text, result_text
 _MAX_NAME_CHARACTERS = 200
 
 
-@dataclass(frozen=True, slots=True)
 class Prepared:
-    """A record but for its place and time; `parts` are those of `record.spelled`."""
+    """A record but for its place and time; `parts` are those of `record.spelled`. Nobody changes it."""
 
-    kind: str
-    is_end: bool
-    parts: tuple[str, str, str]
+    # Made for each record that does not repeat, so it is made as cheaply as can be.
+    __slots__ = ("is_end", "kind", "parts")
+
+    def __init__(self, kind: str, is_end: bool, parts: tuple[str, str, str]) -> None:
+        self.kind = kind
+        self.is_end = is_end
+        self.parts = parts
 
 
 def prepared(
