@@ -7,11 +7,13 @@ import asyncio
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from agentbox.errors import TraceError
 from agentbox.trace import frames
+from agentbox.trace.prepared import Prepared, prepared
 from agentbox.trace.record import RUN_END
 from agentbox.trace.writer import Head, TraceWriter
 
@@ -23,6 +25,14 @@ _TICK_SECONDS = 0.5
 _SO_PEERCRED = 17
 _MAX_CONNECTIONS = 1024
 _MAX_TARGET = 4096
+# Guards send the same frame when a program reads the same file again; so much of them is remembered.
+_MAX_REPEATED = 512
+_MAX_REPEATED_BYTES = 1024
+# A guest that sends one record after the other and waits for none is read in larger pieces: a wake-up for each would
+# cost more than the record. What has been sent is in the host's hands all the same.
+_STREAM_READS = 8
+_STREAM_SECONDS = 0.002
+_PAUSE_SECONDS = 0.001
 # After the box is dead, what its guards had written is still in the sockets; this bounds a wait that should be none.
 _DRAIN_SECONDS = 5
 _WITNESSED = {"open_read": "fs.open_read", "open_write": "fs.open_write", "connect": "net.connect"}
@@ -31,8 +41,7 @@ _WITNESSED = {"open_read": "fs.open_read", "open_write": "fs.open_write", "conne
 class Recorder:
     """Writes one trace. `on_failure` is called once when nothing more can be recorded: the run must end then.
 
-    With `only_denials`, what the exec judge allowed is not recorded. `counting` is asked where a guard asks for what
-    is counted, and its refusals are `enforced` or only written down. `on_denial` gets operation, arguments and index of
+    With `only_denials`, what the exec judge allowed is not recorded. `on_denial` gets operation, arguments and index of
     each denial that guards claim or that counting gave.
     """
 
@@ -42,17 +51,16 @@ class Recorder:
         on_failure: Callable[[TraceError], None],
         *,
         only_denials: bool = False,
-        counting: Counting | None = None,
-        enforced: bool = True,
         on_denial: Callable[[str, dict[str, Any], int], None] = lambda *_: None,
     ) -> None:
         self._only_denials = only_denials
         self._writer = writer
         self._on_failure = on_failure
-        self._counting = counting
-        self._enforced = enforced
+        self._counting: Counting | None = None
+        self._enforced = True
         self._on_denial = on_denial
         self._next_holder = 0
+        self._repeated: dict[tuple[int, bytes], Prepared] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
         self._ticking = asyncio.create_task(self._tick())
@@ -63,8 +71,11 @@ class Recorder:
         """Records so far by kind; deny records of programs that ran on (observed only) count too."""
         return dict(self._writer.counts)
 
-    def listen(self, listener: socket.socket) -> None:
-        """Serve the guards that connect to a box's channel."""
+    def listen(self, listener: socket.socket, counting: Counting | None = None, *, enforced: bool = True) -> None:
+        """Serve the guards that connect to a box's channel. `counting` is asked about what the policy counts; its
+        refusals are `enforced`, or only written down."""
+        self._counting = counting
+        self._enforced = enforced
         listener.setblocking(False)
         self._accepting = asyncio.create_task(self._accept(listener))
 
@@ -144,11 +155,20 @@ class Recorder:
         parser = frames.FrameParser()
         try:
             with connection, contextlib.suppress(OSError):
+                stream = 0
+                read_at = 0.0
                 while data := await loop.sock_recv(connection, _READ_BYTES):
                     answers = []
                     try:
-                        for message in parser.feed(data):
-                            request = frames.request_of(message)
+                        for body in parser.bodies(data):
+                            ready = self._repeated.get((pid, body))
+                            if ready is not None:
+                                self._add(ready)
+                                continue
+                            request = frames.request_of(frames.message_of(body))
+                            if request.kind == "observe" and not request.ack:
+                                self._observed(pid, body, request)
+                                continue
                             answer = await self._taken(request, pid, holder)
                             if request.ack:
                                 answers.append((request.id, answer))
@@ -163,9 +183,30 @@ class Recorder:
                             frames.answer(number, **(answer if kept else {"ok": False})) for number, answer in answers
                         )
                         await loop.sock_sendall(connection, b"".join(sent))
+                    before, read_at = read_at, time.monotonic()
+                    stream = 0 if answers or read_at - before > _STREAM_SECONDS else stream + 1
+                    if stream >= _STREAM_READS and len(data) < _READ_BYTES:
+                        await asyncio.sleep(_PAUSE_SECONDS)
         finally:
             if self._counting is not None:
                 self._counting.release(holder)
+
+    def _observed(self, pid: int, body: bytes, request: frames.Request) -> None:
+        """Record what needs no answer. Nothing of it is counted, and the same frame may come again."""
+        ready = prepared(
+            "observe",
+            request.op,
+            request.args,
+            result=request.result,
+            origin="guest",
+            pid=max(pid, 0),
+            lane=request.lane,
+        )
+        if len(body) <= _MAX_REPEATED_BYTES:
+            if len(self._repeated) >= _MAX_REPEATED:
+                self._repeated.clear()
+            self._repeated[pid, body] = ready
+        self._add(ready)
 
     async def _taken(self, request: frames.Request, pid: int, holder: int) -> dict[str, Any]:
         """Record and count one request; the members of its answer besides `id`."""
@@ -225,6 +266,13 @@ class Recorder:
         except TraceError as error:
             self._failed(error)
             return None
+
+    def _add(self, ready: Prepared) -> None:
+        if self.failure is None:
+            try:
+                self._writer.add(ready)
+            except TraceError as error:
+                self._failed(error)
 
     def _flush(self) -> None:
         try:
