@@ -166,7 +166,7 @@ class Recorder:
                                 self._add(ready)
                                 continue
                             request = frames.request_of(frames.message_of(body))
-                            if request.kind == "observe" and not request.ack:
+                            if request.kind == "observe" and not request.ack and request.args.get("once") is not True:
                                 self._observed(pid, body, request)
                                 continue
                             answer = await self._taken(request, pid, holder)
@@ -192,7 +192,7 @@ class Recorder:
                 self._counting.release(holder)
 
     def _observed(self, pid: int, body: bytes, request: frames.Request) -> None:
-        """Record what needs no answer. Nothing of it is counted, and the same frame may come again."""
+        """Record what needs no answer and is not counted. The same frame may come again."""
         ready = prepared(
             "observe",
             request.op,
