@@ -87,6 +87,11 @@ class LiveBox:
         """The listener on which guards connect, where the plan has one."""
         return self._box.channel
 
+    @property
+    def unix_listeners(self) -> Mapping[str, socket.socket]:
+        """The listeners inside that its Network asked for, by path; closed when the box is destroyed."""
+        return self._box.unix_listeners
+
     def ended(self, ending: CommandExit) -> None:
         """Note how the main program ended, for `usage` on hosts without cgroups."""
         self._last_exit = ending
@@ -154,17 +159,27 @@ async def build_in_cgroup(
     confinement: Confinement,
     on_gone: Callable[[], None],
     on_spawn: Callable[[dict[str, Any]], None] | None = None,
+    network: Network | None = None,
 ) -> LiveBox:
     """Build the box of `plan` inside a control group of its own, where this host has them. `on_spawn` gets what the
-    exec judge reports.
+    exec judge reports. `network` is joined in place of a new one.
 
     Raises IsolationError; nothing is left then, and `on_gone` was not called.
     """
+    network_fds: tuple[int, ...] = ()
+    if network is not None:
+        plan = attached_plan(
+            plan,
+            name_server=network.name_server,
+            through_user_namespace=network.user_namespace_fd is not None,
+            unix_listeners=network.unix_listeners,
+        )
+        network_fds = network.descriptors
     cgroup = None
     if facilities.cgroups is not None:
         cgroup = facilities.cgroups.create(secrets.token_hex(8), _cgroup_limits(confinement.limits))
     try:
-        box = await facilities.launcher.build(plan, cgroup.attach_fds() if cgroup else (), on_spawn)
+        box = await facilities.launcher.build(plan, cgroup.attach_fds() if cgroup else (), on_spawn, network_fds)
     except BaseException:
         if cgroup is not None:
             await asyncio.to_thread(cgroup.destroy)
@@ -202,10 +217,15 @@ class Backend(Protocol):
         ...
 
     async def launch(
-        self, confinement: Confinement, directory: str | None = None, watch: Watch | None = None
+        self,
+        confinement: Confinement,
+        directory: str | None = None,
+        watch: Watch | None = None,
+        network: Network | None = None,
     ) -> LiveBox:
         """A box, confined and ready for its first program; under a policy, ready for `show`. `directory` is the
-        workspace of backends that need one. A backend without a wall has nothing to watch with.
+        workspace of backends that need one. A backend without a wall has nothing to watch with. `network` is a network
+        namespace that the box joins; without one it has a network of its own that leads nowhere.
 
         Raises IsolationError; nothing is left then.
         """

@@ -108,6 +108,27 @@ class CommandExit:
     processes: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network namespace that was made for one box, which joins it instead of getting a new one.
+
+    `user_namespace_fd` is the user namespace to enter first, where an ordinary user made both. The descriptors stay the
+    caller's. `name_server` is an address that is served there; `unix_listeners` are absolute paths at which sockets are
+    made inside the box, for the caller to serve (LiveBox.unix_listeners).
+    """
+
+    namespace_fd: int
+    user_namespace_fd: int | None
+    name_server: str
+    unix_listeners: tuple[str, ...] = ()
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """In the order in which they are entered."""
+        first = () if self.user_namespace_fd is None else (self.user_namespace_fd,)
+        return (*first, self.namespace_fd)
+
+
 class Launcher:
     """The launcher process of this owner; started at the first box, started again when it dies."""
 
@@ -150,10 +171,14 @@ class Launcher:
             return self._channel
 
     async def build(
-        self, plan: LaunchPlan, cgroup_fds: Sequence[int] = (), on_spawn: Callable[[dict[str, Any]], None] | None = None
+        self,
+        plan: LaunchPlan,
+        cgroup_fds: Sequence[int] = (),
+        on_spawn: Callable[[dict[str, Any]], None] | None = None,
+        network_fds: Sequence[int] = (),
     ) -> Box:
         """A new box, confined and waiting for its first program. `on_spawn` gets what the exec judge reports, where
-        the plan has one.
+        the plan has one. `network_fds` are the namespaces that the plan says it joins.
 
         Raises ConfinementError (with `step` and `errno`) when the kernel refused a step; nothing is left then.
         """
@@ -167,7 +192,7 @@ class Launcher:
             judge_ends.append(judge_end.detach())
         try:
             with theirs:
-                await channel.send({"box": asdict(plan)}, [theirs.fileno(), *judge_ends, *cgroup_fds])
+                await channel.send({"box": asdict(plan)}, [theirs.fileno(), *judge_ends, *network_fds, *cgroup_fds])
             async with asyncio.timeout(_BUILD_TIMEOUT_SECONDS):
                 await box.built()
         except TimeoutError:
@@ -205,7 +230,8 @@ class Launcher:
 class Box:
     """One box. It is gone, with everything that ever ran in it, when `destroy` returns.
 
-    `channel` is the listener on which the box's guards connect, where the plan has one.
+    `channel` is the listener on which the box's guards connect, where the plan has one; `unix_listeners` are those at
+    the paths that the plan names. The owner serves them; they are closed with the box.
     """
 
     def __init__(self, channel: Channel, plan: LaunchPlan) -> None:
@@ -213,6 +239,7 @@ class Box:
         self.workspace_fd = -1
         self.oom = False
         self.channel: socket.socket | None = None
+        self.unix_listeners: dict[str, socket.socket] = {}
         self._channel = channel
         self._pidfd = -1
         self._next_id = 0
@@ -244,6 +271,8 @@ class Box:
             if "forked" in message:
                 self._pidfd = descriptors[0]
                 asyncio.get_running_loop().add_reader(self._pidfd, self._died)
+            elif "listening" in message:
+                self.unix_listeners[message["listening"]] = socket.socket(fileno=descriptors[0])
             elif "staged" in message:
                 self.workspace_fd = descriptors[0]
                 ready = True
@@ -443,6 +472,8 @@ class Box:
             self._pidfd = -1
         if self.channel is not None:
             self.channel.close()
+        for listener in self.unix_listeners.values():
+            listener.close()
         if self.workspace_fd >= 0:
             os.close(self.workspace_fd)
             self.workspace_fd = -1

@@ -39,12 +39,13 @@ PROC_MASKED_FILES = (
 PROC_MASKED_DIRECTORIES = ("/proc/acpi", "/proc/asound", "/proc/driver", "/proc/scsi")
 PROC_READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys")
 
+_RESOLVER = "/etc/resolv.conf"
 _SYNTHETIC = (
     ("/etc/passwd", f"agent:x:{GUEST_UID}:{GUEST_UID}:agent:/tmp:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"),
     ("/etc/group", f"agent:x:{GUEST_UID}:\nnogroup:x:65534:\n"),
     ("/etc/hosts", "127.0.0.1 localhost box\n::1 localhost ip6-localhost\n"),
     ("/etc/hostname", "box\n"),
-    ("/etc/resolv.conf", ""),
+    (_RESOLVER, ""),
     ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"),
 )
 _DEVICE_LINKS = (
@@ -73,7 +74,9 @@ class LaunchPlan:
 
     `binds` are (source, target) pairs, shown read-only. `watch_memory_bytes` is the anonymous memory at which the
     init kills the box, 0 where a memory cgroup does that. Ids are the box's own as the host sees them. A `staged` box
-    waits until its owner has filled the workspace and says what of it is shown.
+    waits until its owner has filled the workspace and says what of it is shown. `joins` are the namespaces ("user",
+    "network", in the order of entering) that come as descriptors with the plan; without any, the box gets a network of
+    its own. At `unix_listeners` sockets are made inside for the owner to serve.
     """
 
     namespaces: bool
@@ -103,6 +106,8 @@ class LaunchPlan:
     exec_rules: tuple[tuple[dict[str, object], ...], ...] | None = None
     command: dict[str, object] | None = None
     staged: bool = False
+    joins: tuple[str, ...] = ()
+    unix_listeners: tuple[str, ...] = ()
 
 
 def jail_plan(
@@ -232,6 +237,19 @@ def watched_plan(plan: LaunchPlan, confinement: Confinement, command: tuple[str,
         exec_rules=tuple(tuple(map(_exec_rule, rules)) for rules in confinement.programs) if held else None,
         command={"exe": command[0], "args": command[1]},
         staged=held,
+    )
+
+
+def attached_plan(
+    plan: LaunchPlan, *, name_server: str, through_user_namespace: bool, unix_listeners: tuple[str, ...] = ()
+) -> LaunchPlan:
+    """The plan of a box that joins a network namespace which was made for it, and asks `name_server` for names."""
+    files = [(path, text) for path, text in plan.files if path != _RESOLVER]
+    return replace(
+        plan,
+        files=(*files, (_RESOLVER, f"nameserver {name_server}\n")),
+        joins=("user", "network") if through_user_namespace else ("network",),
+        unix_listeners=unix_listeners,
     )
 
 

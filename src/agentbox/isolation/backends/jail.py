@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from agentbox.isolation import host
 from agentbox.isolation.backend import LiveBox, Watch, build_in_cgroup
+from agentbox.isolation.boxes import Network
 from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.plan import jail_plan, watched_plan
 from agentbox.isolation.requirement import Requirement
@@ -40,7 +41,11 @@ class JailBackend:
         )
 
     async def launch(
-        self, confinement: Confinement, directory: str | None = None, watch: Watch | None = None
+        self,
+        confinement: Confinement,
+        directory: str | None = None,
+        watch: Watch | None = None,
+        network: Network | None = None,
     ) -> LiveBox:
         """See Backend."""
         del directory
@@ -58,7 +63,12 @@ class JailBackend:
                 plan = watched_plan(plan, confinement, watch.command)
             on_spawn = watch.on_spawn if watch is not None else None
             return await build_in_cgroup(
-                facilities, plan, confinement, lambda: facilities.ids.give_back(uid), on_spawn=on_spawn
+                facilities,
+                plan,
+                confinement,
+                lambda: facilities.ids.give_back(uid),
+                on_spawn=on_spawn,
+                network=network,
             )
         except BaseException:
             facilities.ids.give_back(uid)

@@ -8,6 +8,7 @@ import os
 
 from agentbox.errors import InternalError
 from agentbox.isolation.backend import LiveBox, Watch, build_in_cgroup
+from agentbox.isolation.boxes import Network
 from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.plan import unisolated_plan
 from agentbox.isolation.requirement import Requirement
@@ -38,10 +39,16 @@ class SubprocessBackend:
         )
 
     async def launch(
-        self, confinement: Confinement, directory: str | None = None, watch: Watch | None = None
+        self,
+        confinement: Confinement,
+        directory: str | None = None,
+        watch: Watch | None = None,
+        network: Network | None = None,
     ) -> LiveBox:
         """See Backend."""
         del watch
+        if network is not None:
+            raise InternalError(f"backend {self.name} cannot join a network")
         if directory is None:
             raise InternalError(f"backend {self.name} was given no directory")
         plan = unisolated_plan(

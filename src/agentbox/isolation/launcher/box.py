@@ -66,15 +66,18 @@ def build(plan: dict[str, Any], sock: socket.socket, descriptors: list[int]) -> 
     if process.has_capability(process.CAP_SYS_ADMIN):
         with step("open mounts"):
             trees = root.open_trees(plan)
+    with step("join network"):
+        _enter(plan["joins"], joined)
     if os.geteuid() == 0 and host_uid != 0:
         with step("take the box's uid"):
             process.become_user(host_uid, host_gid)
     with step("unshare"):
-        namespaces.unshare(_ALL_NAMESPACES)
+        namespaces.unshare(_ALL_NAMESPACES & ~(namespaces.CLONE_NEWNET if joined else 0))
     with step("map ids"):
         namespaces.map_own_ids(plan["guest_uid"], host_uid, host_gid)
-    with step("loopback"):
-        namespaces.bring_loopback_up()
+    if not joined:
+        with step("loopback"):
+            namespaces.bring_loopback_up()
     with step("private mounts"):
         mounts.make_private()
     if not trees:
@@ -95,6 +98,15 @@ def build(plan: dict[str, Any], sock: socket.socket, descriptors: list[int]) -> 
     if verdicts is not None:
         verdicts.close()
     _finish(plan, trees, sock, theirs)
+
+
+def _enter(kinds: list[str], joined: list[int]) -> None:
+    """Enter namespaces that were made for this box, and close them. Whoever made them owns them, or an outer user
+    namespace does: once this process has one of its own, no capability of it counts there."""
+    flags = {"user": namespaces.CLONE_NEWUSER, "network": namespaces.CLONE_NEWNET}
+    for kind, fd in zip(kinds, joined, strict=True):
+        namespaces.enter(fd, flags[kind])
+        os.close(fd)
 
 
 def _judge(plan: dict[str, Any], init_pid: int, proc: int, init: socket.socket, verdicts: socket.socket) -> None:

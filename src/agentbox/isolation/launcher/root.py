@@ -7,7 +7,7 @@ import os
 import socket
 from typing import Any
 
-from agentbox.isolation.launcher import view
+from agentbox.isolation.launcher import unix_listeners, view
 from agentbox.isolation.launcher.steps import step
 from agentbox.linux import mounts, namespaces, process
 
@@ -90,6 +90,8 @@ def build(plan: dict[str, Any], trees: dict[str, int], owner: socket.socket) -> 
         view.stage(plan["workspace"], owner)
     with step("pivot"):
         mounts.pivot_here()
+    for path in plan["unix_listeners"]:
+        unix_listeners.open_at(path, owner)
     with step("seal root"):
         top = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         mounts.set_attributes(top, _READ_ONLY, recursive=False)
