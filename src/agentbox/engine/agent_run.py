@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import platform
 import secrets
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +32,7 @@ from agentbox.guest.injection import GUARD_DIR, guard_directory, why_unguarded
 from agentbox.isolation.backend import LiveBox
 from agentbox.isolation.boxes import CommandExit
 from agentbox.isolation.facilities import Facilities
+from agentbox.light import asyncio, signal
 from agentbox.models import Confinement, Enforcement, FileGrant, Layer, Limits
 from agentbox.policy.compilation import compile_policy
 from agentbox.policy.document import policies_of

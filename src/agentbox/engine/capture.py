@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Awaitable, Callable
 
+from agentbox.light import asyncio
 from agentbox.models import CapturedStream
 
 _CHUNK_BYTES = 1 << 16

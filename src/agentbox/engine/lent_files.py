@@ -4,12 +4,12 @@ own stays its own, and what belongs to agentbox stays out of reach."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from agentbox.isolation.plan import DEVICES
+from agentbox.light import contextlib
 from agentbox.models import Confinement, FileDenial, FileGrant
 from agentbox.policy.paths import is_below
 from agentbox.records import dataclass, field, replace

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import tempfile
 from pathlib import Path
+
+from agentbox.light import socket
 
 _BACKLOG = 256
 

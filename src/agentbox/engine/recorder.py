@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import socket
 import struct
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from agentbox.errors import TraceError
+from agentbox.light import asyncio, contextlib, socket
 from agentbox.trace import frames
 from agentbox.trace.prepared import Prepared, prepared
 from agentbox.trace.record import RUN_END

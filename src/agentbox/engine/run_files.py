@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import secrets
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agentbox.errors import TraceError
+from agentbox.light import contextlib
 
 LINK = "trace.jsonl"
 DIRECTORY = ".agentbox"

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import fcntl
 import os
 import signal as signals
@@ -15,6 +13,7 @@ from typing import Any
 from agentbox.engine.capture import Capture, drain
 from agentbox.isolation.backend import LiveBox
 from agentbox.isolation.boxes import CommandExit
+from agentbox.light import asyncio, contextlib
 from agentbox.models import CapturedStream, Limits, Outcome
 from agentbox.records import dataclass
 

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import fcntl
 import os
-import signal
 import termios
 import tty
 from collections.abc import Callable
 from typing import Any
 
 from agentbox.engine.capture import readable
+from agentbox.light import asyncio, contextlib, signal
 from agentbox.linux import terminals
 
 _CHUNK = 1 << 16

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import secrets
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from agentbox.isolation.boxes import Box, CommandExit
+from agentbox.isolation.boxes import Box, CommandExit, Network
 from agentbox.isolation.facilities import Facilities
-from agentbox.isolation.plan import LaunchPlan, WorkspaceView
+from agentbox.isolation.plan import GuardView, LaunchPlan, WorkspaceView, attached_plan
 from agentbox.isolation.requirement import Requirement
+from agentbox.light import asyncio, contextlib, socket
 from agentbox.linux.cgroups import Cgroup, CgroupLimits
 from agentbox.models import Confinement, Enforcement, Limits, Usage
 from agentbox.records import dataclass
@@ -195,10 +193,11 @@ def _cgroup_limits(limits: Limits) -> CgroupLimits:
 @dataclass(frozen=True, slots=True)
 class Watch:
     """What the exec judge needs: the real path of the program that will be started and the words behind its name, and
-    who gets its reports."""
+    who gets its reports. `guard` is what the program's interpreter loads, if anything."""
 
     command: tuple[str, tuple[str, ...]]
     on_spawn: Callable[[dict[str, Any]], None]
+    guard: GuardView | None = None
 
 
 class Backend(Protocol):

@@ -3,23 +3,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import errno
 import os
-import signal
-import socket
 import stat
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentbox.errors import ConfinementError, IsolationError
 from agentbox.isolation.launcher import wire
 from agentbox.isolation.plan import LaunchPlan, WorkspaceView
+from agentbox.light import asyncio, contextlib, signal, socket
 from agentbox.records import asdict, dataclass
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from agentbox.isolation.launcher.forked import Forked
 
 _START_TIMEOUT_SECONDS = 20
 _BUILD_TIMEOUT_SECONDS = 30
@@ -134,19 +135,36 @@ class Launcher:
 
     def __init__(self) -> None:
         self._channel: Channel | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._starting = asyncio.Lock()
+        self._begun: socket.socket | None = None
 
     @property
     def pid(self) -> int | None:
         """PID of the launcher process, None when there is none."""
         return self._process.pid if self._process else None
 
+    def adopt(self, process: Forked, sock: socket.socket) -> None:
+        """Use a launcher that this process forked."""
+        self._process = process
+        self._channel = Channel(sock)
+
+    async def begin(self, cgroup_fds: Sequence[int]) -> None:
+        """Announce the next box: it joins its control groups while its plan is still being made. `build` is then to be
+        called without them. Raises IsolationError."""
+        channel = await self._ensure()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            await channel.send({"begin": {"namespaces": True}}, [theirs.fileno(), *cgroup_fds])
+        self._begun = ours
+
     async def _ensure(self) -> Channel:
         async with self._starting:
             if self._channel is not None and self._process is not None and self._process.poll() is None:
                 return self._channel
             self._drop()
+            import subprocess
+
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             with theirs:
                 self._process = subprocess.Popen(  # noqa: ASYNC220 - a spawn of some milliseconds, once
@@ -183,16 +201,22 @@ class Launcher:
         Raises ConfinementError (with `step` and `errno`) when the kernel refused a step; nothing is left then.
         """
         channel = await self._ensure()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        box = Box(Channel(ours), plan)
+        begun, self._begun = self._begun, None
+        theirs = None
+        if begun is None:
+            begun, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        box = Box(Channel(begun), plan)
         judge_ends: list[int] = []
         if plan.judge:
             verdicts, judge_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             box.listen_to_judge(Channel(verdicts), on_spawn)
             judge_ends.append(judge_end.detach())
         try:
-            with theirs:
-                await channel.send({"box": asdict(plan)}, [theirs.fileno(), *judge_ends, *network_fds, *cgroup_fds])
+            if theirs is None:
+                await box.send_plan([*judge_ends, *network_fds, *cgroup_fds])
+            else:
+                with theirs:
+                    await channel.send({"box": asdict(plan)}, [theirs.fileno(), *judge_ends, *network_fds, *cgroup_fds])
             async with asyncio.timeout(_BUILD_TIMEOUT_SECONDS):
                 await box.built()
         except TimeoutError:
@@ -251,6 +275,10 @@ class Box:
         self._pump: asyncio.Task[None] | None = None
         self._verdicts: Channel | None = None
         self._listener: asyncio.Task[None] | None = None
+
+    async def send_plan(self, descriptors: Sequence[int]) -> None:
+        """Send the plan to a box that was announced before. Raises OSError when it is gone."""
+        await self._channel.send({"box": asdict(self.plan)}, descriptors)
 
     async def built(self) -> None:
         """Wait until the init says that the box is ready, or that its workspace waits to be filled."""

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from agentbox.isolation import host
 from agentbox.isolation.boxes import Launcher
+from agentbox.light import asyncio
 from agentbox.linux.cgroups import CgroupTree
 from agentbox.records import dataclass, field
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import threading
@@ -11,6 +10,7 @@ from types import ModuleType
 from typing import Literal
 
 from agentbox.errors import ConfinementError
+from agentbox.light import contextlib
 from agentbox.linux.cgroup_owners import kill_members, remove
 from agentbox.linux.cgroupfs import DIRECTORY, Place, apply, read_text
 from agentbox.records import dataclass, field

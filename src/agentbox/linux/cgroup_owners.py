@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import signal
 import time
 from collections.abc import Iterator, Sequence
 
+from agentbox.light import contextlib, signal
 from agentbox.linux.cgroupfs import DIRECTORY, members, read_text, write_text
 
 _OWNER = re.compile(r"(\d+)-(\d+)-(\d+)")

@@ -7,12 +7,12 @@ them, so that whatever a killed owner left behind can be told from the boxes of 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from types import ModuleType
 
 from agentbox.errors import ConfinementError
+from agentbox.light import contextlib
 from agentbox.linux import cgroups_v1, cgroups_v2
 from agentbox.linux.cgroup_box import Cgroup, CgroupLimits, CgroupUsage, Hierarchy, Ownership, Version
 from agentbox.linux.cgroup_owners import find_owner_parents, is_dead, owner_name, remove, subgroups

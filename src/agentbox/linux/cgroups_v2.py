@@ -7,9 +7,9 @@ so a program may survive its greedy child and a durable box survives one command
 
 from __future__ import annotations
 
-import contextlib
 import os
 
+from agentbox.light import contextlib
 from agentbox.linux.cgroupfs import (
     CONTROLLERS,
     CgroupMount,

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 from collections.abc import Iterator
+
+from agentbox.light import contextlib
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

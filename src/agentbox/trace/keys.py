@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import hashlib
 import os
 import re
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentbox.errors import TraceKeyError
+from agentbox.light import contextlib
 from agentbox.records import dataclass, field
 
 if TYPE_CHECKING:

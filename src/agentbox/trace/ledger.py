@@ -12,10 +12,10 @@ import os
 import secrets
 import stat
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from agentbox.errors import TraceError
+from agentbox.light.contexts import contextmanager
 from agentbox.records import asdict, dataclass
 from agentbox.trace.canonical import NotCanonicalError, dumps, loads
 

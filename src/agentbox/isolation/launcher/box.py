@@ -8,16 +8,14 @@ uid, and only then makes the user namespace. So no process inside ever has the h
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import resource
-import signal
-import socket
 from typing import Any
 
 from agentbox.isolation.launcher import init, judge, root, wire
 from agentbox.isolation.launcher.steps import StepError, step
+from agentbox.light import contextlib, signal, socket
 from agentbox.linux import landlock, mounts, namespaces, notify, process, seccomp
 
 _ALL_NAMESPACES = (
@@ -40,6 +38,14 @@ def report_failure(sock: socket.socket, error: BaseException) -> None:
         wire.send(sock, {"error": text, "step": step, "errno": code})
 
 
+def join(cgroups: list[int]) -> None:
+    """Enter the control groups whose cgroup.procs files these descriptors are, and close them."""
+    with step("join cgroup"):
+        for fd in cgroups:
+            os.write(fd, b"0")
+            os.close(fd)
+
+
 def build(plan: dict[str, Any], sock: socket.socket, descriptors: list[int]) -> None:
     """Become the box of `plan`. Returns only in the box's init process, when the box is to end.
 
@@ -47,10 +53,8 @@ def build(plan: dict[str, Any], sock: socket.socket, descriptors: list[int]) -> 
     """
     verdicts = socket.socket(fileno=descriptors[0]) if plan["judge"] else None
     cgroups = descriptors[1:] if verdicts else descriptors
-    with step("join cgroup"):
-        for fd in cgroups:
-            os.write(fd, b"0")
-            os.close(fd)
+    joined, cgroups = cgroups[: len(plan["joins"])], cgroups[len(plan["joins"]) :]
+    join(cgroups)
     if not plan["namespaces"]:
         process.become_subreaper()
         os.setsid()

@@ -8,16 +8,14 @@ namespaces (backend subprocess) it is a subreaper: every descendant ends up belo
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import select
-import signal
-import socket
 import time
 from typing import Any
 
 from agentbox.isolation.launcher import wire
+from agentbox.light import contextlib, signal, socket
 from agentbox.linux import process, terminals
 
 # How often the memory of a box without a memory cgroup is summed up.

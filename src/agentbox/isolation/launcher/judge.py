@@ -12,16 +12,14 @@ whoever may ptrace, and the guest's filter refuses ptrace and process_vm_writev.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import select
-import signal
-import socket
 from typing import Any
 
 from agentbox.isolation.launcher import wire
 from agentbox.isolation.launcher.exec_rules import ExecRules
+from agentbox.light import contextlib, signal, socket
 from agentbox.linux import notify, ptrace
 from agentbox.linux.syscalls import number
 

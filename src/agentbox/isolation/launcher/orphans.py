@@ -4,11 +4,11 @@ subreaper above, inherits it and ends it."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import time
 from collections.abc import Collection
+
+from agentbox.light import contextlib, signal
 
 _PATIENCE_SECONDS = 10
 

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import os
-import socket
 from typing import Any
 
 from agentbox.isolation.launcher import unix_listeners, view
 from agentbox.isolation.launcher.steps import step
+from agentbox.light import socket
 from agentbox.linux import mounts, namespaces, process
 
 # Any directory that exists everywhere will do to hang the new root on; pivot_root makes it "/" a moment later.
@@ -61,7 +61,7 @@ def build(plan: dict[str, Any], trees: dict[str, int], owner: socket.socket) -> 
         _open_writable(plan)
     for path, text in plan["files"]:
         with step(f"write {path}"):
-            _write(path, text.encode())
+            view.write_file(path, text.encode())
     for path, target in plan["links"]:
         with step(f"link {path}"):
             os.makedirs(os.path.dirname(f".{path}"), exist_ok=True)
@@ -147,12 +147,3 @@ def _mount_proc(plan: dict[str, Any]) -> None:
             mounts.set_attributes(tree, mounts.ATTR_RDONLY)
             mounts.attach(tree, f".{path}")
             os.close(tree)
-
-
-def _write(path: str, content: bytes) -> None:
-    os.makedirs(os.path.dirname(f".{path}"), exist_ok=True)
-    fd = os.open(f".{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        os.write(fd, content)
-    finally:
-        os.close(fd)

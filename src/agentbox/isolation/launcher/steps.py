@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
+
+from agentbox.light import contextlib
 
 
 class StepError(Exception):

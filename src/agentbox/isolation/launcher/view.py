@@ -9,12 +9,12 @@ cover is in its way.
 from __future__ import annotations
 
 import os
-import socket
 import stat
 from typing import Any
 
 from agentbox.isolation.launcher import wire
 from agentbox.isolation.launcher.steps import StepError, step
+from agentbox.light import socket
 from agentbox.linux import mounts
 
 _READ_ONLY = mounts.ATTR_RDONLY | mounts.ATTR_NOSUID | mounts.ATTR_NODEV
@@ -36,6 +36,9 @@ def stage(workspace: str, sock: socket.socket) -> None:
             raise StepError("wait for the owner", OSError(0, "the owner is gone"))
     with step("show workspace"):
         _show(workspace, taken[0]["view"])
+    for path, text in taken[0]["view"]["files"]:
+        with step(f"write {path}"):
+            write_file(path, text.encode())
     os.close(whole)
 
 
@@ -95,6 +98,18 @@ def hide(paths: list[str]) -> None:
     os.unlink("./hidden/file")
     os.rmdir("./hidden/directory")
     os.rmdir("./hidden")
+
+
+def write_file(path: str, content: bytes) -> None:
+    """A new file of the box that everybody in it may read."""
+    os.makedirs(os.path.dirname(f".{path}"), exist_ok=True)
+    fd = os.open(f".{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(fd, view) :]
+    finally:
+        os.close(fd)
 
 
 def make_mount_point(path: str, tree: int) -> None:

@@ -7,12 +7,12 @@ Both ends of every such socket are ours; guests never hold one.
 from __future__ import annotations
 
 import array
-import json
 import os
-import socket
 import struct
 from collections.abc import Sequence
 from typing import Any
+
+from agentbox.light import jsons, socket
 
 MAX_FRAME_BYTES = 8 << 20
 MAX_DESCRIPTORS = 16
@@ -21,7 +21,7 @@ _HEADER = struct.Struct("<I")
 
 def encode(message: dict[str, Any], descriptors: int) -> bytes:
     """The frame of a message that travels with that many descriptors."""
-    body = json.dumps({**message, "fds": descriptors} if descriptors else message).encode()
+    body = jsons.dumps({**message, "fds": descriptors} if descriptors else message).encode()
     if len(body) > MAX_FRAME_BYTES:
         raise ValueError(f"frame of {len(body)} bytes; the most is {MAX_FRAME_BYTES}")
     return _HEADER.pack(len(body)) + body
@@ -68,7 +68,7 @@ class Receiver:
         end = _HEADER.size + length
         if len(self._bytes) < end:
             return None
-        message: dict[str, Any] = json.loads(bytes(self._bytes[_HEADER.size : end]))
+        message: dict[str, Any] = jsons.loads(bytes(self._bytes[_HEADER.size : end]))
         del self._bytes[:end]
         count = message.pop("fds", 0)
         descriptors, self._descriptors = self._descriptors[:count], self._descriptors[count:]

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: MIT
+"""What `agentbox run` uses in place of modules whose import takes longer than the program that it runs.
+
+A type checker sees the standard library's names. At run time `socket`, `signal` and `contextlib` are thin layers over
+the same C modules, or the few lines of them that are used here. `asyncio` is the standard library's, unless the front
+door of a short command called `choose` before anything else of this package was imported: then it is `loop`, which
+runs the same coroutines. docs/design/adr/0017-start.md tells what each costs and why.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+    import contextlib
+    import signal
+    import socket
+else:
+    _chosen = False
+
+    def __getattr__(name):
+        if name == "asyncio":
+            if _chosen:
+                from agentbox.light import loop as module
+            else:
+                import asyncio as module
+        elif name == "signal":
+            # The same numbers and functions; the other module gives them names of a class of their own.
+            import _signal as module
+        elif name == "socket":
+            from agentbox.light import sockets as module
+        elif name == "contextlib":
+            from agentbox.light import contexts as module
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = module
+        return module
+
+
+def choose() -> None:
+    """Let coroutines of this process run on the light loop. To be called before anything that uses one is imported."""
+    globals()["_chosen"] = True
+
+
+__all__ = ["asyncio", "choose", "contextlib", "signal", "socket"]
