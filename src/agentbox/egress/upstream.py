@@ -26,6 +26,7 @@ HOSTS_FILE = "/etc/hosts"
 DEADLINE_SECONDS = 4.5
 MAX_KEPT = 4096
 MAX_ASKING = 64
+_FLIGHTS_PER_SLOT = 4
 _KEPT_SECONDS = (5.0, 300.0)
 # The system's resolver does not tell for how long an address holds.
 _SYSTEM_SECONDS = 30.0
@@ -44,6 +45,9 @@ class Found:
     addresses: tuple[str, ...] = ()
     exists: bool = True
     failure: str = ""
+
+
+_CLOSED = Found(failure="the gateway is being closed")
 
 
 class Upstream:
@@ -73,6 +77,7 @@ class Upstream:
         self._kept: dict[str, tuple[float, Found]] = {}
         self._flights: dict[str, asyncio.Task[Found]] = {}
         self._slots = asyncio.Semaphore(max_asking)
+        self._closed = False
 
     def known(self, name: str) -> Found | None:
         """What is known of a name without asking anybody."""
@@ -97,14 +102,22 @@ class Upstream:
         normal = normal_name(name) or ""
         flight = self._flights.get(normal)
         if flight is None:
-            if len(self._flights) >= 2 * self._max_asking:
+            if self._closed:
+                return _CLOSED
+            if len(self._flights) >= _FLIGHTS_PER_SLOT * self._max_asking:
                 return Found(failure="too many names are being looked up")
             flight = self._flights[normal] = asyncio.get_running_loop().create_task(self._fly(normal))
-        # Whoever gives up waiting must not take the answer from the others.
-        return await asyncio.shield(flight)
+        try:
+            # Whoever gives up waiting must not take the answer from the others.
+            return await asyncio.shield(flight)
+        except asyncio.CancelledError:
+            if flight.cancelled():
+                return _CLOSED
+            raise
 
     async def close(self) -> None:
         """Ask nothing more; whoever waits gets a failure."""
+        self._closed = True
         flights = list(self._flights.values())
         for flight in flights:
             flight.cancel()
@@ -116,8 +129,6 @@ class Upstream:
                 found, seconds = await (self._from_system(name) if self._server is None else self._from_server(name))
         except TimeoutError:
             found, seconds = Found(failure="the name server did not answer in time"), _FAILURE_SECONDS
-        except asyncio.CancelledError:
-            return Found(failure="the gateway is being closed")
         finally:
             del self._flights[name]
         if len(self._kept) >= self._max_kept:
@@ -163,7 +174,11 @@ class Upstream:
                 loop.call_soon_threadsafe(landed, result)
 
         # Not of a pool: the interpreter would wait for its threads when it ends.
-        threading.Thread(target=ask, name="agentbox-lookup", daemon=True).start()
+        try:
+            threading.Thread(target=ask, name="agentbox-lookup", daemon=True).start()
+        except RuntimeError:
+            self._slots.release()
+            return Found(failure="the host has no room for another thread"), _FAILURE_SECONDS
         return await answer
 
     def _in_hosts_file(self, name: str) -> tuple[str, ...]:
