@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: MIT
+"""The way out of one box: an attachment from the stock, and the gateway that serves it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from agentbox.egress.events import EgressEvent, OnEvent
+from agentbox.egress.gateway import Gateway
+from agentbox.egress.names import GATEWAY_IPV4
+from agentbox.egress.stock import AttachmentStock
+from agentbox.egress.upstream import Upstream
+from agentbox.isolation.boxes import Network
+from agentbox.models import Denial, HostTraffic, Layer
+
+if TYPE_CHECKING:
+    from agentbox.egress.attachment import Attachment
+    from agentbox.egress.rules import EgressRules
+
+
+class Egress:
+    """What all boxes of one process share: attachments in stock, and the resolver that the gateways ask."""
+
+    def __init__(self, dns_upstream: str | None = None, *, stocked: int = 0) -> None:
+        """`dns_upstream` is a server `IP:port`, None the system's resolver; `stocked` attachments are kept ready."""
+        self._stock = AttachmentStock(stocked)
+        self._upstream = Upstream(dns_upstream)
+
+    async def open(self, rules: EgressRules, on_event: OnEvent) -> WayOut:
+        """A way out for one box. Raises IsolationError when this host cannot make one."""
+        attachment = await self._stock.lease()
+        try:
+            ports = await attachment.open_loopback_ports(rules.loopback_ports)
+            return WayOut(attachment, ports, rules, on_event, self._upstream)
+        except BaseException:
+            attachment.close()
+            raise
+
+    async def close(self) -> None:
+        """Give up the stock."""
+        await self._stock.close()
+        await self._upstream.close()
+
+
+class WayOut:
+    """Serves one box from `serve` to `close`."""
+
+    def __init__(
+        self,
+        attachment: Attachment,
+        ports: dict[int, list[socket.socket]],
+        rules: EgressRules,
+        on_event: OnEvent,
+        upstream: Upstream,
+    ) -> None:
+        self._attachment = attachment
+        self._ports = ports
+        self._gateway = Gateway(rules, on_event, upstream)
+        self._closed = False
+        self.unix_paths = rules.unix_paths
+        self.notes = attachment.notes
+
+    @property
+    def network(self) -> Network:
+        """What the backend needs to put its box there."""
+        attachment = self._attachment
+        return Network(attachment.namespace_fd, attachment.user_namespace_fd, GATEWAY_IPV4, self.unix_paths)
+
+    async def serve(self, unix_listeners: Mapping[str, socket.socket]) -> None:
+        """Begin to serve; the listeners are those that the box made at `unix_paths`."""
+        await self._gateway.serve(self._attachment, self._ports, dict(unix_listeners))
+
+    def replace(self, rules: EgressRules) -> None:
+        """Other rules from now on; connections that they do not allow are ended."""
+        self._gateway.replace(rules)
+
+    def traffic(self) -> dict[str, HostTraffic]:
+        """Connections and bytes by host so far."""
+        return {
+            host: HostTraffic(seen.connections, seen.bytes_up, seen.bytes_down)
+            for host, seen in self._gateway.counters.items()
+        }
+
+    async def close(self) -> None:
+        """End every connection; what was counted is told by then. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self._gateway.close()
+        finally:
+            for listeners in self._ports.values():
+                for listener in listeners:
+                    listener.close()
+            self._attachment.close()
+
+
+def record_of(event: EgressEvent) -> tuple[str, str, dict[str, Any]]:
+    """Kind, operation and arguments of an event's record in a trace."""
+    shown = {
+        "host": event.host,
+        "port": event.port,
+        "address": event.address,
+        "rule": event.rule,
+        "method": event.method,
+        "path": event.path,
+        "bytes_up": event.bytes_up or None,
+        "bytes_down": event.bytes_down or None,
+        "count": event.count if event.count != 1 else None,
+    }
+    args = {name: value for name, value in shown.items() if value is not None}
+    if event.allowed:
+        return "observe", event.op, args
+    told = {"effect": event.op, "target": target_of(event), "enforced": True, "reason": event.reason}
+    return "deny", "net", {**args, **event.refusal(), **told}
+
+
+def denial_of(event: EgressEvent, index: int) -> Denial:
+    """A denial as the result shows it; `index` is its record."""
+    return Denial(
+        layer=Layer.GATEWAY,
+        effect="net",
+        target=target_of(event),
+        reason=event.reason,
+        trace_index=index,
+        rule=event.rule,
+        rule_missing=event.rule_missing,
+        hint=event.hint,
+    )
+
+
+def target_of(event: EgressEvent) -> str:
+    """What was asked for, as a rule would name it."""
+    host = f"[{event.host}]" if ":" in event.host and event.port is not None else event.host
+    return host if event.port is None else f"{host}:{event.port}"
