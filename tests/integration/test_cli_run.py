@@ -355,6 +355,19 @@ def test_what_root_s_command_writes_belongs_to_the_project_s_owner(project: Proj
     assert (made.stat().st_uid, made.parent.stat().st_uid) == (4321, 4321)
 
 
+def test_the_trace_of_root_s_run_is_the_project_s_owner_s_and_in_no_program_s_way(project: Project) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    os.chown(project.directory, 4321, 4321)
+    project.policy("read: .")
+    code = "import os; print([entry.is_file() for entry in os.scandir('.') if entry.name == 'trace.jsonl'])"
+    done = project.run("/usr/bin/python3", "-I", "-c", code)
+    assert done.text.startswith("[True]"), done
+    (trace,) = project.traces()
+    assert {path.stat().st_uid for path in (trace, *list(trace.parents)[:3])} == {4321}
+    assert project.verdict()[0] == 0
+
+
 def test_a_project_that_only_root_enters_is_usable(project: Project) -> None:
     project.directory.chmod(0o700)
     project.file("src/private.txt", "private\n", 0o600)

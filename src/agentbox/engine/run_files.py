@@ -17,6 +17,7 @@ LINK = "trace.jsonl"
 DIRECTORY = ".agentbox"
 _JOIN_ATTEMPTS = 20
 _JOIN_PAUSE_SECONDS = 0.02
+_A_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class RunFiles:
@@ -27,6 +28,7 @@ class RunFiles:
         self._explicit = explicit is not None
         self._linked = False
         self._shared = -1
+        self._made: list[int] = []
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         self.trace = explicit if explicit is not None else directory / DIRECTORY / "runs" / name / LINK
 
@@ -44,12 +46,53 @@ class RunFiles:
                 )
             return
         try:
-            self.trace.parent.mkdir(parents=True, mode=0o700)
+            self._make_directories()
         except OSError as error:
             raise TraceError(
                 f"{self.trace.parent} cannot be made: {error.strerror}",
                 hint="run in a directory that you may write to, or name a trace file with -t",
             ) from error
+
+    def _make_directories(self) -> None:
+        """Descriptors of those that are new are kept for `_give_to_owner`: a path could lead elsewhere by then."""
+        names = self.trace.parent.relative_to(self._directory).parts
+        above = os.open(self._directory, _A_DIRECTORY)
+        try:
+            for name in names:
+                last = name == names[-1]
+                try:
+                    os.mkdir(name, 0o700 if last else 0o777, dir_fd=above)
+                except FileExistsError:
+                    if last:
+                        raise
+                    below = os.open(name, _A_DIRECTORY, dir_fd=above)
+                else:
+                    below = os.open(name, _A_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
+                    if not os.listdir(below):
+                        self._made.append(os.dup(below))
+                os.close(above)
+                above = below
+        finally:
+            os.close(above)
+
+    def _give_to_owner(self) -> None:
+        """What root made belongs to the project's owner, who else could not run here, nor read the trace; nor could
+        the command, which has the owner's rights. The file goes first: until then only root can put another there."""
+        owner = os.stat(self._directory)
+        made, self._made = self._made, []
+        try:
+            if os.geteuid() == 0 and owner.st_uid != 0 and made:
+                trace = os.open(LINK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=made[-1])
+                for fd in (trace, *reversed(made)):
+                    if os.fstat(fd).st_uid == 0:
+                        os.fchown(fd, owner.st_uid, owner.st_gid)
+                os.close(trace)
+        except OSError:
+            # A file system without owners; root can read everything there.
+            pass
+        finally:
+            for fd in made:
+                os.close(fd)
 
     def join(self) -> None:
         """Be counted among the runs of this directory; see `alone`. Nothing where none had a directory of its own."""
@@ -81,6 +124,7 @@ class RunFiles:
         """Point `trace.jsonl` at this run's trace. A file of that name that is no link is kept as it is."""
         if self._explicit:
             return
+        self._give_to_owner()
         link = self._directory / LINK
         if os.path.lexists(link) and not link.is_symlink():
             return
