@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.nodes import name, nodes
 from tests.unit.guest.guarded import Host
 
 SECRET = "SECRET-7531"
@@ -43,9 +44,8 @@ def host(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Host:
     return Host(tmp_path, project, tmp_path_factory.getbasetemp() / "guards")
 
 
-@pytest.fixture
-def node() -> str:
-    found = shutil.which("node")
-    if found is None:
+@pytest.fixture(params=nodes() or ["node"], ids=lambda path: name(path) if path != "node" else "node")
+def node(request: pytest.FixtureRequest) -> str:
+    if shutil.which(request.param) is None:
         pytest.skip("needs node")
-    return found
+    return str(request.param)

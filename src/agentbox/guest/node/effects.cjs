@@ -4,16 +4,16 @@
 
 const fs = require('node:fs');
 const { createHash } = require('node:crypto');
-const { fileURLToPath } = require('node:url');
 const pathModule = require('node:path');
 
 const { isBelow, covers } = require('./policy.cjs');
+const resolving = require('./resolve.cjs');
 
-// Taken before they are replaced: what the guard itself reads asks nobody.
-const { closeSync, fstatSync, lstatSync, openSync, readlinkSync, readSync, writeSync } = fs;
-const cwd = process.cwd.bind(process);
+const { HALF, identityOf, lookAt, named, native } = resolving;
+const { closeSync, fstatSync, openSync, readSync, writeSync } = fs;
 const MAX_HASHED_BYTES = 1_000_000;
-const MAX_LINKS = 40;
+const MAX_TARGET = 4096;
+const MAX_UNSEEN = 10_000;
 const CODE = /\.(?:js|cjs|mjs|json|node|ts|mts|cts|wasm|map)$/;
 const TREES = [__dirname, '/usr', '/bin', '/sbin', '/lib', '/lib32', '/lib64', '/libx32', '/nix/store', '/etc/ssl', '/etc/pki',
   '/etc/ca-certificates', '/proc/sys', '/sys/devices/system', '/sys/fs/cgroup', '/dev/fd', '/dev/pts'];
@@ -25,7 +25,7 @@ const OF_SELF = new Set(['status', 'stat', 'statm', 'maps', 'cmdline', 'comm', '
   'io', 'fd', 'oom_score', 'oom_score_adj', 'environ', 'exe', 'smaps', 'smaps_rollup']);
 
 function content(path) {
-  const descriptor = openSync(path, fs.constants.O_RDONLY | fs.constants.O_NOFOLLOW | fs.constants.O_NONBLOCK);
+  const descriptor = openSync(native(path), fs.constants.O_RDONLY | fs.constants.O_NOFOLLOW | fs.constants.O_NONBLOCK);
   try {
     const data = Buffer.alloc(fstatSync(descriptor).size);
     let at = 0;
@@ -36,6 +36,9 @@ function content(path) {
   }
 }
 
+// Text that may hold bytes that are no UTF-8, as a person sees it.
+const printable = (text) => text.replace(new RegExp(HALF, 'gu'), (half) => `\\x${(half.charCodeAt(0) & 0xff).toString(16)}`);
+
 class AgentboxPolicyError extends Error {
   constructor(message) {
     super(message);
@@ -45,6 +48,9 @@ class AgentboxPolicyError extends Error {
   }
 }
 
+// A number of bytes in a host's answer.
+const granted = (answer) => (Number.isSafeInteger(answer.result?.size) ? answer.result.size : 0);
+
 class Effects {
   constructor({ answers, channel, enforce, strict, replay, privates, entry }) {
     Object.assign(this, { answers, channel, enforce, strict, replay, privates });
@@ -52,14 +58,29 @@ class Effects {
     this.lent = answers.lent.filter((base) => privates.some((root) => isBelow(base, root)));
     this.once = new Set();
     this.expectOnce();
+    // Directories above what may be seen may be seen too, or nobody would get there.
+    this.above = new Set();
+    for (const base of [...answers.lent, ...privates, ...TREES, ...FILES, this.entryDirectory, process.cwd()]) {
+      for (let at = base; at; at = at.slice(0, at.lastIndexOf('/'))) this.above.add(at);
+    }
+    this.above.add('/');
+    this.unseen = new Set();
   }
 
   // Record a denial and throw it, unless denials are only observed.
   deny(op, target) {
-    const shown = String(target).slice(0, 4096);
-    this.channel.send('deny', op, { target: shown, enforced: this.enforce });
-    if (this.enforce) throw new AgentboxPolicyError(`agentbox: policy denies ${op} ${shown}`);
-    writeSync(2, `agentbox[observe]: would deny ${op} ${shown}\n`);
+    const shown = String(target).slice(0, MAX_TARGET);
+    this.channel.send('deny', op, { target: named(shown), enforced: this.enforce });
+    if (this.enforce) throw new AgentboxPolicyError(`agentbox: policy denies ${op} ${printable(shown)}`);
+    this.wouldDeny(`${op} ${printable(shown)}`);
+  }
+
+  wouldDeny(text) {
+    try {
+      writeSync(2, `agentbox[observe]: would deny ${text}\n`);
+    } catch {
+      // Nobody listens.
+    }
   }
 
   observed(op, args) {
@@ -69,55 +90,35 @@ class Effects {
 
   // Record what changes something, and go on when the host has it.
   happens(op, args) {
+    this.asked('observe', op, args);
+  }
+
+  // Ask for what the host counts; how many bytes it grants.
+  counts(op, args) {
+    return granted(this.asked('count', op, args));
+  }
+
+  asked(kind, op, args) {
     let answer;
     try {
-      answer = this.channel.ask('observe', op, args);
+      answer = this.channel.ask(kind, op, args);
     } catch (error) {
       throw new AgentboxPolicyError(`agentbox: ${op} is refused because the host cannot record it: ${error.message}`);
     }
-    if (answer.ok !== true) throw new AgentboxPolicyError(`agentbox: ${answer.error || `${op} is refused by the host`}`);
+    if (answer.ok === true) return answer;
+    const reason = printable(String(answer.error || `${op} is refused by the host`));
+    if (answer.denied !== true || this.enforce) throw new AgentboxPolicyError(`agentbox: ${reason}`);
+    this.wouldDeny(reason.replace(/^policy denies /, ''));
+    return answer;
   }
 
-  // The text of what a program gave as path; null for a descriptor and for what the call itself will refuse.
-  text(given) {
-    if (typeof given === 'string') return given.includes('\0') ? null : given;
-    if (given instanceof URL) return fileURLToPath(String(given));
-    if (given instanceof Uint8Array) return Buffer.from(given).toString('utf8');
-    return null;
-  }
-
-  // The file that a path means, links followed as the kernel does, and its lstat; `follow` false keeps a link at the end.
-  resolve(given, follow = true) {
-    const absolute = given[0] === '/' ? given : `${cwd()}/${given}`;
-    const waiting = absolute.split('/').reverse();
-    let done = [];
-    let links = 0;
-    let found = null;
-    while (waiting.length) {
-      const part = waiting.pop();
-      if (part === '' || part === '.') continue;
-      if (part === '..') {
-        done.pop();
-        found = null;
-        continue;
-      }
-      const here = `/${[...done, part].join('/')}`;
-      found = lstatSync(here, { throwIfNoEntry: false, bigint: true }) ?? null;
-      if (!found?.isSymbolicLink() || !(follow || waiting.length)) {
-        done.push(part);
-        continue;
-      }
-      if (++links > MAX_LINKS) throw new AgentboxPolicyError(`agentbox: too many links in ${given}`);
-      const target = readlinkSync(here);
-      if (target[0] === '/') done = [];
-      else if (here.startsWith('/proc/') && target.includes(':')) {
-        done.push(part);
-        continue;
-      }
-      waiting.push(...target.split('/').reverse());
+  resolve(text, follow = true) {
+    try {
+      return resolving.resolve(text, follow);
+    } catch (error) {
+      if (!(error instanceof resolving.TooManyLinks)) throw error;
+      throw new AgentboxPolicyError(`agentbox: too many links in ${printable(text)}`);
     }
-    const full = `/${done.join('/')}`;
-    return { full, found: found ?? lstatSync(full, { throwIfNoEntry: false, bigint: true }) ?? null };
   }
 
   // What a rule lends within a private directory is not private.
@@ -138,12 +139,11 @@ class Effects {
     return proc === 'proc' && (pid === 'self' || pid === String(process.pid)) && (!name || OF_SELF.has(name));
   }
 
-  // Throw unless a path may be read; record that it is.
-  read(given, record = true) {
-    const text = this.text(given);
+  // Throw unless a path may be read; record that it is. `text` is that of a plain path, null for what is none.
+  read(text, record = true) {
     if (text === null) return;
     const { full, found } = this.resolve(text);
-    const identity = found && `${found.dev}:${found.ino}`;
+    const identity = found && identityOf(found);
     const { allowed, rule } = this.answers.read(full, identity);
     if (!allowed && rule) {
       this.deny('read', full);
@@ -157,13 +157,27 @@ class Effects {
     if (record) this.recordRead(full, found, identity);
   }
 
+  // Whether a path may be looked at: whether it exists, and how large it is.
+  sees(text, follow = true) {
+    if (!this.strict || !this.enforce || text === null) return true;
+    const { full } = this.resolve(text, follow);
+    const { allowed, rule } = this.answers.look(full);
+    if (allowed || (!rule && (this.above.has(full) || this.isViewed(full) || this.isCode(full)))) return true;
+    if (!this.unseen.has(full) && this.unseen.size < MAX_UNSEEN) {
+      this.unseen.add(full);
+      this.channel.send('deny', 'read', { target: named(full), enforced: true });
+    }
+    return false;
+  }
+
   recordRead(full, found, identity) {
+    const path = named(full);
     if (!found) {
-      this.observed('fs.open_read', { path: full, exists: false });
+      this.observed('fs.open_read', { path, exists: false });
       return;
     }
     if (found.isDirectory()) return;
-    const args = { path: full };
+    const args = { path };
     if (found.isFile() && found.size <= MAX_HASHED_BYTES) {
       try {
         args.sha256 = createHash('sha256').update(content(full)).digest('hex');
@@ -173,16 +187,19 @@ class Effects {
     } else if (found.isFile()) {
       args.size = Number(found.size);
     }
-    const counts = this.once.has(identity) || this.answers.onceTargets.some((target) => covers(target, full));
-    if (counts) this.happens('fs.open_read', { ...args, identity, once: true });
+    if (this.isCounted(full, identity)) this.happens('fs.open_read', { ...args, identity, once: true });
     else this.observed('fs.open_read', args);
   }
 
+  isCounted(full, identity) {
+    return this.once.has(identity) || this.answers.onceTargets.some((target) => covers(target, full));
+  }
+
   // Throw unless a path may be written; gives it when the change is to be recorded.
-  mayWrite(given, { follow = false, whole = false } = {}) {
-    const text = this.text(given);
+  mayWrite(text, { follow = false, whole = false } = {}) {
     if (text === null) return null;
-    const { full, found } = this.resolve(text.replace(/(?<=.)\/+$/, ''), follow);
+    // A slash at the end means what the link points to.
+    const { full, found } = this.resolve(text, follow || text.endsWith('/'));
     const { allowed, rule } = this.answers.write(full, null, null, whole);
     if (!allowed) {
       if (!rule && (this.isPrivate(full) || full.startsWith('/dev/pts/') || ['/dev/null', '/dev/tty'].includes(full))) return null;
@@ -192,18 +209,18 @@ class Effects {
   }
 
   // One path that is made, removed or changed.
-  change(op, given, options) {
-    const target = this.mayWrite(given, options);
-    if (target) this.happens(op, { path: target.full });
+  change(op, text, options) {
+    const target = this.mayWrite(text, options);
+    if (target) this.happens(op, { path: named(target.full) });
     return target;
   }
 
   expectOnce() {
     for (const [, base] of this.answers.onceTargets) {
-      const found = lstatSync(base, { throwIfNoEntry: false, bigint: true });
+      const found = lookAt(base);
       if (!found?.isFile()) continue;
-      this.once.add(`${found.dev}:${found.ino}`);
-      this.answers.expectOnce(`${found.dev}:${found.ino}`);
+      this.once.add(identityOf(found));
+      this.answers.expectOnce(identityOf(found));
     }
   }
 }

@@ -342,6 +342,11 @@ class Answers {
       .filter((rule) => rule.target[0] === 'path' && !rule.deny).map((rule) => rule.target[1]));
   }
 
+  // Whether some rules about reading are finer than what a wall holds.
+  get hasFineReads() {
+    return this.policies.some((policy) => policy.once.length > 0 || policy.readDenials.patterns.length > 0);
+  }
+
   all(ask) {
     const verdicts = this.policies.map(ask);
     const denied = verdicts.find((verdict) => !verdict.allowed);
@@ -356,18 +361,9 @@ class Answers {
   connect(given, port, at, now) { return this.all((policy) => policy.connect(given, port, at, now)); }
   unix(path, now) { return this.all((policy) => policy.unix(path, now)); }
   start(argv, program, parent) { return this.all((policy) => policy.start(argv, program, parent)); }
+  // Whether a path may be looked at, which counts nothing.
+  look(path) { return this.all((policy) => ({ ...policy.read(path, null), commit: null })); }
   expectOnce(identity) { for (const policy of this.policies) policy.expected.add(identity); }
-  forgetSizes() { for (const policy of this.policies) policy.sizes.clear(); }
-
-  seedSize(path, identity, size) {
-    for (const policy of this.policies) {
-      for (const rule of policy.capped) {
-        if (!covers(rule.target, path)) continue;
-        if (!policy.sizes.has(rule.canonical)) policy.sizes.set(rule.canonical, new Map());
-        policy.sizes.get(rule.canonical).set(identity, size);
-      }
-    }
-  }
 }
 
 module.exports = { Answers, covers, isBelow, matches };

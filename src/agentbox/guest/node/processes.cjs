@@ -4,19 +4,47 @@
 
 const child = require('node:child_process');
 const fs = require('node:fs');
-const Module = require('node:module');
 const workers = require('node:worker_threads');
 
-const { AgentboxPolicyError } = require('./effects.cjs');
 const { dressed } = require('./files.cjs');
+const { plainPath, textOf } = require('./resolve.cjs');
 
 const { accessSync, constants, readlinkSync } = fs;
-const HARMLESS_BINDINGS = new Set(['constants', 'natives', 'config', 'util', 'uv', 'buffer', 'url', 'v8', 'zlib', 'crypto']);
-const PYTHON_WITHOUT_GUARD = /^-[a-zA-Z]*[ISE]/;
+const PYTHON_WITHOUT_GUARD = /^-[a-bd-ln-zA-VYZ]*[ISE]/;
+// Options of Node that run code before the guard, or beside it, or write files of the runtime's own.
+const NODE_AROUND_GUARD = new RegExp('^--(?:(?:experimental-)?loader|snapshot-blob|build-snapshot|experimental-sea-config|build-sea|inspect'
+  + '|debug-port|cpu-prof|heap-prof|prof|perf|diagnostic-dir|trace-event|report|redirect-warnings|heapsnapshot|tls-keylog|log'
+  + '|openssl-|test-reporter-destination|no-addons=|allow-|no-permission|no-experimental-permission|experimental-policy)');
+
+// Variables that load code into what is started, or make its runtime write files.
+const LOADING = ['LD_PRELOAD', 'LD_AUDIT', 'LD_LIBRARY_PATH', 'OPENSSL_CONF', 'OPENSSL_MODULES', 'NODE_V8_COVERAGE', 'NODE_REDIRECT_WARNINGS'];
+// Options of Node whose value is a word of its own.
+const WITH_VALUE = /^(?:-[epr]|-pe|-C|--eval|--print|--require|--import|--conditions|--env-file|--input-type|--title)$/;
+
+// The options before a script's name.
+function optionsOf(words, isPython) {
+  const found = [];
+  for (let at = 0; at < words.length && words[at][0] === '-' && words[at] !== '--'; at++) {
+    found.push(words[at]);
+    if (isPython ? /^-[a-zA-Z]*[cm]/.test(words[at]) : words[at] === '-') break;
+    if (isPython ? /^-[WX]$/.test(words[at]) : WITH_VALUE.test(words[at])) at++;
+  }
+  return found;
+}
+
+// Whether a variable still loads the guard, and before anything else.
+function keeps(key, wanted, value) {
+  if (key === 'PYTHONPATH') return value.split(':')[0] === wanted;
+  if (key !== 'NODE_OPTIONS') return value === wanted;
+  return (value === wanted || value.startsWith(`${wanted} `)) && !value.slice(wanted.length).split(/[\s"]+/).some(isAround);
+}
+
+const isAround = (option) => NODE_AROUND_GUARD.test(option.replaceAll('_', '-'));
 
 function install(effects, kept, shim) {
   const { answers } = effects;
   const parent = readlinkSync('/proc/self/exe');
+  const initial = { ...process.env };
 
   function programOf(file, env, directory) {
     const path = env?.PATH ?? process.env.PATH ?? '/bin:/usr/bin';
@@ -50,13 +78,17 @@ function install(effects, kept, shim) {
 
   function unguarded(program, words, env) {
     const name = program.slice(program.lastIndexOf('/') + 1);
-    const isPython = name.startsWith('python');
-    if (!isPython && name !== 'node') return '';
-    if (isPython && words.slice(1).some((word) => PYTHON_WITHOUT_GUARD.test(word))) return 'it would start without the guard';
+    const isPython = /^(?:python|pypy)/.test(name);
+    if (!isPython && !/^node/.test(name)) return '';
+    const around = optionsOf(words.slice(1), isPython).find(isPython ? (word) => PYTHON_WITHOUT_GUARD.test(word) : isAround);
+    if (around !== undefined) return `${around} would start it without the guard`;
     const given = env ?? process.env;
+    const value = (key) => String(given[key] ?? '');
     const lacks = Object.keys(kept).find((key) => !(isPython && key === 'NODE_OPTIONS')
-      && !(!isPython && key === 'PYTHONPATH') && !String(given[key] ?? '').includes(kept[key]));
-    return lacks ? `its environment lacks ${lacks} as the guard needs it` : '';
+      && !(!isPython && key === 'PYTHONPATH') && !keeps(key, kept[key], value(key)));
+    if (lacks) return `its environment lacks ${lacks} as the guard needs it`;
+    const adds = LOADING.find((key) => value(key) && value(key) !== initial[key]);
+    return adds ? `its environment has ${adds}` : '';
   }
 
   // As child_process reads its arguments: (file, [args], [options]).
@@ -72,73 +104,64 @@ function install(effects, kept, shim) {
 
   const { spawn } = child.ChildProcess.prototype;
   child.ChildProcess.prototype.spawn = dressed(function (given) {
-    const options = { ...given };
+    const options = { ...given, file: String(given.file) };
+    if (Array.isArray(options.args)) options.args = Array.from(options.args, String);
+    if (Array.isArray(options.envPairs)) options.envPairs = Array.from(options.envPairs, String);
     const env = options.envPairs && Object.fromEntries(options.envPairs.map((pair) => {
       const at = pair.indexOf('=');
       return [pair.slice(0, at), pair.slice(at + 1)];
     }));
-    starts(options.file, options.args ?? [options.file], env, options.cwd && effects.text(options.cwd));
+    if (options.cwd) options.cwd = plainPath(options.cwd);
+    starts(options.file, options.args ?? [options.file], env, options.cwd && textOf(options.cwd));
     return Reflect.apply(spawn, this, [options]);
   }, spawn);
 
   for (const name of ['spawnSync', 'execFileSync', 'execSync']) {
     const real = child[name];
     child[name] = dressed(function (file, ...rest) {
-      const args = rest.map((one) => (Array.isArray(one) ? one.map(String)
-        : one !== null && typeof one === 'object' ? { ...one } : one));
+      const args = rest.map((one) => (Array.isArray(one) ? Array.from(one, String)
+        : one !== null && typeof one === 'object' ? plainOptions(one) : one));
       const { file: program, argv, found } = name === 'execSync'
         ? parts(String(file), [], { shell: true, ...args[0] }) : parts(String(file), args[0], args[1]);
-      starts(program, argv, found.env, found.cwd && effects.text(found.cwd));
+      starts(program, argv, found.env, found.cwd && textOf(found.cwd));
       return Reflect.apply(real, this, [String(file), ...args]);
     }, real);
   }
 
-  // A worker that reads other options than this thread would start without the guard.
-  workers.Worker = class Worker extends workers.Worker {
-    constructor(file, given = {}) {
-      const options = { ...given };
-      if (options.execArgv) options.execArgv = ['--require', shim, ...options.execArgv];
-      if (options.env !== workers.SHARE_ENV) options.env = { ...(options.env ?? process.env), ...kept };
-      super(file, options);
-    }
-  };
-
-  const refuse = (what) => () => {
-    throw new AgentboxPolicyError(`agentbox: policy denies binding ${what}`);
-  };
-  const { binding } = process;
-  process.binding = dressed((name) => {
-    if (HARMLESS_BINDINGS.has(String(name))) return binding.call(process, String(name));
-    effects.deny('binding', String(name));
-    return binding.call(process, String(name));
-  }, binding);
-  process._linkedBinding = refuse('_linkedBinding');
-  const { dlopen } = process;
-  process.dlopen = dressed(function (module, filename, ...rest) {
-    if (effects.strict) effects.deny('binding', `native code of ${filename}`);
-    else effects.read(filename, false);
-    return Reflect.apply(dlopen, process, [module, filename, ...rest]);
-  }, dlopen);
-  if (effects.strict) closeTheRest(effects);
+  const { execve } = process;
+  if (execve) {
+    process.execve = dressed((given, argv = [given], env = process.env) => {
+      const words = Array.from(argv, String);
+      const found = { ...env };
+      starts(String(given), words, found);
+      return execve.call(process, String(given), words, found);
+    }, execve);
+  }
+  replaceWorkers(kept, shim);
 }
 
-// Doors below or around the shim, where no wall stands behind them.
-function closeTheRest(effects) {
-  const inspector = require('node:inspector');
-  for (const name of ['open', 'Session']) {
-    inspector[name] = function () { effects.deny('introspection', `inspector.${name}`); };
+// Options that say the same however often they are looked at.
+function plainOptions(given) {
+  const options = {};
+  for (const key in given) options[key] = given[key];
+  if (options.env) options.env = { ...options.env };
+  if (options.cwd) options.cwd = plainPath(options.cwd);
+  return options;
+}
+
+// A worker that reads other options than this thread would start without the guard. The class is replaced whole: a
+// subclass would have the original as its prototype.
+function replaceWorkers(kept, shim) {
+  const { Worker } = workers;
+  function Guarded(file, given = {}) {
+    const options = { ...given };
+    if (options.execArgv) options.execArgv = ['--require', shim, ...Array.from(options.execArgv, String)];
+    if (options.env !== workers.SHARE_ENV) options.env = { ...(options.env ?? process.env), ...kept };
+    return Reflect.construct(Worker, [file, options], new.target ?? Guarded);
   }
-  if (Module.register) Module.register = () => effects.deny('introspection', 'module.register');
-  const { kill } = process;
-  process.kill = dressed((pid, signal) => {
-    if (pid === process.ppid || pid === -1 || pid === 1) effects.deny('kill', String(pid));
-    return kill.call(process, pid, signal);
-  }, kill);
-  const load = Module._load;
-  Module._load = function (request, ...rest) {
-    if (/^(?:node:)?(?:wasi|sqlite|trace_events|repl)$/.test(String(request))) effects.deny('introspection', String(request));
-    return Reflect.apply(load, this, [String(request), ...rest]);
-  };
+  Guarded.prototype = Worker.prototype;
+  Worker.prototype.constructor = Guarded;
+  workers.Worker = dressed(Guarded, Worker);
 }
 
 module.exports = { install };

@@ -26,11 +26,18 @@
   function tables() {
     const path = env.AGENTBOX_POLICY;
     if (!path) throw new Error('AGENTBOX_POLICY names no policy');
+    let text;
+    try {
+      text = fs.readFileSync(path, 'utf8');
+    } catch (error) {
+      throw new Error(`cannot read the policy ${path}: ${error.code}`);
+    }
+    if (text[0] !== '{') return require('./reading.cjs').tablesOfText(text, path, env.AGENTBOX_ROOT || process.cwd());
     let found;
     try {
-      found = JSON.parse(fs.readFileSync(path, 'utf8'));
-    } catch (error) {
-      throw new Error(error.code ? `cannot read the policy ${path}: ${error.code}` : `the policy ${path} is damaged`);
+      found = JSON.parse(text);
+    } catch {
+      throw new Error(`the policy ${path} is damaged`);
     }
     if (found?.format !== 'agentbox-guard/1') throw new Error(`the policy ${path} is of another form`);
     return found;
@@ -70,13 +77,15 @@
       entry: script && resolved(script),
     });
     const kept = {};
-    for (const name of ['POLICY', 'CHANNEL', 'ROOT', 'MODE', 'ENFORCE', 'WALL', 'PRIVATE', 'ENTRY']) {
+    for (const name of ['POLICY', 'CHANNEL', 'ROOT', 'MODE', 'ENFORCE', 'WALL', 'PRIVATE', 'ENTRY', 'NODE_FLAGS']) {
       if (env[`AGENTBOX_${name}`] !== undefined) kept[`AGENTBOX_${name}`] = env[`AGENTBOX_${name}`];
     }
-    kept.NODE_OPTIONS = `--require "${__filename}"`;
+    kept.NODE_OPTIONS = [`--require "${__filename}"`, ...(env.AGENTBOX_NODE_FLAGS || '').split(' ').filter(Boolean)].join(' ');
     kept.PYTHONPATH = (env.PYTHONPATH ?? '').split(':')[0];
     require('./network.cjs').install(effects);
     require('./processes.cjs').install(effects, kept, __filename);
+    require('./loading.cjs').install(effects);
+    require('./below.cjs').install(effects);
     require('./files.cjs').install(effects);
     Module.syncBuiltinESMExports();
     for (const name of Object.keys(require.cache)) if (name.startsWith(`${__dirname}/`)) delete require.cache[name];
