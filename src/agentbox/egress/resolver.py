@@ -22,17 +22,20 @@ from agentbox.egress.rules import EgressRules
 from agentbox.egress.upstream import Found, Upstream
 from agentbox.egress.zone import Wanted, Zone
 
+_TROUBLE_SECONDS = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How much of the host one box's questions may take.
 
-    `datagrams_at_once` are read before others have their turn, with a pause of `pause_seconds` after so many. `waiting`
+    After `at_once` datagrams, or messages of one connection, there is a pause of `pause_seconds` for others. `waiting`
     questions may wait for the upstream, each for `waiting_seconds`; `asking` of them are asked at a time. A connection
-    has `message_seconds` for each message and each answer, and ends after `connection_seconds`.
+    has `message_seconds` for each message and each answer, and ends after `connection_seconds`; the kernel keeps
+    `buffer_bytes` for it in either direction.
     """
 
-    datagrams_at_once: int = 64
+    at_once: int = 64
     pause_seconds: float = 0.01
     waiting: int = 64
     waiting_seconds: float = 5.0
@@ -40,6 +43,7 @@ class Limits:
     connections: int = 16
     message_seconds: float = 10.0
     connection_seconds: float = 120.0
+    buffer_bytes: int = 32_768
 
 
 class Resolver:
@@ -71,12 +75,15 @@ class Resolver:
 
     def serve_tcp(self, sock: socket.socket) -> None:
         """Answer connections that come to a listening socket; to be called in the event loop."""
+        for direction in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            # Connections inherit it.
+            sock.setsockopt(socket.SOL_SOCKET, direction, self._limits.buffer_bytes)
         self._serve(sock, self._accept)
 
     async def answer(self, message: bytes, max_bytes: int | None = None) -> bytes | None:
         """The answer to one message, None where there must be none; `max_bytes` as in `Zone.answer`."""
-        answer = self._zone.answer(message, self._rules(), max_bytes)
-        return await self._answer_wanted(answer) if isinstance(answer, Wanted) else answer
+        answer = self._answer(message, max_bytes)
+        return await self._answer_late(answer) if isinstance(answer, Wanted) else answer
 
     async def close(self) -> None:
         """Stop answering. Events that were counted and not yet told are told."""
@@ -89,19 +96,28 @@ class Resolver:
         await asyncio.gather(*at_work, return_exceptions=True)
         self._events.flush()
 
-    async def _answer_wanted(self, wanted: Wanted) -> bytes:
-        found = self._upstream.known(wanted.name)
+    def _answer(self, message: bytes, max_bytes: int | None = None) -> bytes | Wanted | None:
+        """The answer to a message if it can be given now; a question that waits has its place then."""
+        answer = self._zone.answer(message, self._rules(), max_bytes)
+        if not isinstance(answer, Wanted):
+            return answer
+        found = self._upstream.known(answer.name)
         if found is None and self._waiting >= self._limits.waiting:
             found = Found(failure="too many questions of this box wait for an answer")
-        if found is None:
-            self._waiting += 1
-            try:
-                async with asyncio.timeout(self._limits.waiting_seconds), self._asking:
-                    found = await self._upstream.lookup(wanted.name)
-            except TimeoutError:
-                found = Found(failure="too many questions of this box came before it")
-            finally:
-                self._waiting -= 1
+        if found is not None:
+            return self._zone.answer_found(answer, found)
+        self._waiting += 1
+        return answer
+
+    async def _answer_late(self, wanted: Wanted) -> bytes:
+        """The answer to a question that has a place among those that wait."""
+        try:
+            async with asyncio.timeout(self._limits.waiting_seconds), self._asking:
+                found = await self._upstream.lookup(wanted.name)
+        except TimeoutError:
+            found = Found(failure="too many questions of this box came before it")
+        finally:
+            self._waiting -= 1
         return self._zone.answer_found(wanted, found)
 
     # Sockets
@@ -110,6 +126,11 @@ class Resolver:
         sock.setblocking(False)
         self._readers[sock] = read
         asyncio.get_running_loop().add_reader(sock, read, sock)
+
+    def _pause(self, sock: socket.socket, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(sock)
+        loop.call_later(seconds, self._resume, sock)
 
     def _resume(self, sock: socket.socket) -> None:
         if sock in self._readers:
@@ -121,34 +142,34 @@ class Resolver:
         started.add_done_callback(self._at_work.discard)
 
     def _read_datagrams(self, sock: socket.socket) -> None:
-        for _ in range(self._limits.datagrams_at_once):
+        for _ in range(self._limits.at_once):
             try:
                 # One byte more than a question may have, so that a longer one is seen to be.
                 message, asker = sock.recvfrom(dns.MAX_QUERY_BYTES + 1)
-            except OSError:
+            except BlockingIOError:
                 return
-            answer = self._zone.answer(message, self._rules())
+            except OSError:
+                self._pause(sock, _TROUBLE_SECONDS)
+                return
+            answer = self._answer(message)
             if isinstance(answer, Wanted):
-                # What is known needs no turn of the loop; what would wait beyond the limit is refused at once.
-                found = self._upstream.known(answer.name)
-                if found is None and self._waiting < self._limits.waiting:
-                    self._start(self._answer_later(sock, answer, asker))
-                    continue
-                found = found or Found(failure="too many questions of this box wait for an answer")
-                answer = self._zone.answer_found(answer, found)
+                self._start(self._send_late(sock, answer, asker))
+                continue
             _send(sock, answer, asker)
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(sock)
-        loop.call_later(self._limits.pause_seconds, self._resume, sock)
+        self._pause(sock, self._limits.pause_seconds)
 
-    async def _answer_later(self, sock: socket.socket, wanted: Wanted, asker: Any) -> None:
-        _send(sock, await self._answer_wanted(wanted), asker)
+    async def _send_late(self, sock: socket.socket, wanted: Wanted, asker: Any) -> None:
+        _send(sock, await self._answer_late(wanted), asker)
 
     def _accept(self, sock: socket.socket) -> None:
         while self._connections < self._limits.connections:
             try:
                 connection, _ = sock.accept()
+            except BlockingIOError:
+                return
             except OSError:
+                # The host has no descriptor left, or the connection is gone; the socket would stay readable.
+                self._pause(sock, _TROUBLE_SECONDS)
                 return
             self._connections += 1
             self._start(self._converse(sock, connection))
@@ -160,8 +181,11 @@ class Resolver:
             with connection, contextlib.suppress(OSError, TimeoutError):
                 connection.setblocking(False)
                 async with asyncio.timeout(self._limits.connection_seconds):
+                    answered = 0
                     while await self._exchange(connection):
-                        pass
+                        answered += 1
+                        if not answered % self._limits.at_once:
+                            await asyncio.sleep(self._limits.pause_seconds)
         finally:
             self._connections -= 1
             self._resume(listener)

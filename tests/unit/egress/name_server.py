@@ -56,26 +56,25 @@ class NameServer:
         self.port = self._stream.sockets[0].getsockname()[1]
         self._sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._sock.bind(("127.0.0.1", self.port))
-        self._reader = loop.create_task(self._serve_datagrams())
         self._running: set[asyncio.Task[None]] = set()
+        loop.add_reader(self._sock, self._read_datagram)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for task in (self._reader, *self._running):
+        asyncio.get_running_loop().remove_reader(self._sock)
+        for task in self._running:
             task.cancel()
         self._stream.close()
         self._sock.close()
 
-    async def _serve_datagrams(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            message, asker = await loop.sock_recvfrom(self._sock, 65535)
-            self.ports_asked_from.append(asker[1])
-            task = loop.create_task(self._answer_datagram(message, asker))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+    def _read_datagram(self) -> None:
+        message, asker = self._sock.recvfrom(65535)
+        self.ports_asked_from.append(asker[1])
+        task = asyncio.get_running_loop().create_task(self._answer_datagram(message, asker))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
     async def _answer_datagram(self, message: bytes, asker: tuple[str, int]) -> None:
         name, qtype = question(message)
