@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -90,9 +92,7 @@ def test_a_fault_in_the_text_is_named_with_line_column_and_a_caret(client: httpx
     ("policy", "word"),
     [
         ("net: example.com", "gateway"),
-        ("read-once: ./key", "counts the reads"),
-        ("write: ./out max=1MB", "counts the bytes"),
-        ("write: ./*.txt", "name a directory"),
+        ("write: /tmp/out max=1MB", "below /work"),
         ("deny: read /proc", "cannot start"),
         ("deny: write /", "cannot start"),
         ("deny: read /usr/**/secret", "below /work"),
@@ -115,7 +115,7 @@ def test_the_program_sees_what_a_rule_grants_and_nothing_else_of_its_directory(c
     files = {"data/in": "1", "data/deep/in": "2", "other": "3", "data-secret": "4"}
     body = run(client, code, "read: ./data", files=files)
     lines = body["stdout"].splitlines()
-    assert lines == ["['data', 'main.py']", "data/in 1", "other FileNotFoundError 2", "data/deep/in 2"]
+    assert lines == ["['data', 'main.py']", "data/in 1", "other PermissionError 13", "data/deep/in 2"]
     assert (body["enforcement"]["filesystem"], body["enforcement"]["exec"]) == ("kernel", "kernel")
 
 
@@ -134,15 +134,8 @@ def test_without_a_write_rule_the_directory_is_read_only(client: httpx.Client) -
     body = run(client, code, "read: .", files={"a": "1"}, return_files=["**"])
     assert body["stdout"].split() == [
         "a",
-        "OSError",
-        "30",
-        "new",
-        "OSError",
-        "30",
-        "main.py",
-        "OSError",
-        "30",
-        *["30"] * 6,
+        *("PermissionError", "13", "new", "PermissionError", "13", "main.py", "PermissionError", "13"),
+        *["13"] * 6,
     ]
     assert set(body["files"]) - {"main.py"} == {"a"}
 
@@ -157,7 +150,7 @@ def test_a_write_rule_makes_its_directory_writable_and_comes_back_with_the_files
     body = run(
         client, code, "read: ./data\nwrite: ./out, ./log.txt", files={"data/in": "1"}, return_files=["out/*", "*.txt"]
     )
-    assert body["stdout"].splitlines() == ["out/report 1", "log.txt 1", "data/in OSError 30", "1"]
+    assert body["stdout"].splitlines() == ["out/report 1", "log.txt 1", "data/in PermissionError 13", "1"]
     assert set(body["files"]) == {"out/report", "log.txt"}
 
 
@@ -275,10 +268,111 @@ def test_a_request_cannot_name_files_of_the_host(client: httpx.Client, tmp_path:
     )
     body = run(client, code, policy)
     assert "HOST" not in body["stdout"] + body["stderr"]
-    assert body["stdout"].splitlines()[1:3] == ["/etc/shadow FileNotFoundError 2", "/usr/x OSError 30"]
+    assert body["stdout"].splitlines()[1:3] == ["/etc/shadow FileNotFoundError 2", "/usr/x PermissionError 13"]
     assert "agent:x:1000" in body["stdout"]
     assert body["stdout"].splitlines()[-1] == "[]"
     assert any("`read: /root` grants nothing" in text for text in body["warnings"])
+
+
+GUARD_ONLY = [("read-once: ./key", "reads"), ("write: ./out max=1MB", "bytes"), ("write: ./*.txt", "names")]
+
+
+@pytest.mark.parametrize(("policy", "word"), GUARD_ONLY)
+def test_what_only_a_guard_holds_is_refused_where_the_language_has_none(
+    client: httpx.Client, policy: str, word: str
+) -> None:
+    body = refused(client, policy, language="bash")
+    assert word in body["detail"]
+
+
+@pytest.mark.parametrize(("policy", "word"), GUARD_ONLY)
+def test_a_result_says_interpreter_for_what_only_a_guard_holds(client: httpx.Client, policy: str, word: str) -> None:
+    body = run(client, "print('ran')", policy, files={"key": "1"})
+    assert body["stdout"] == "ran\n", word
+    assert body["enforcement"]["filesystem"] == "interpreter"
+    assert any(f"`{policy}` is held by the guard" in text for text in body["warnings"])
+
+
+@pytest.mark.parametrize(("policy", "word"), GUARD_ONLY)
+def test_a_ceiling_with_rules_of_the_guard_refuses_languages_without_one(
+    start_server: Callable[..., RunningServer], tmp_path: Path, policy: str, word: str
+) -> None:
+    path = tmp_path / "ceiling.policy"
+    path.write_text(f"read: .\n{policy}\n", encoding="utf-8")
+    with start_server(AGENTBOX_POLICY_CEILING=str(path)).client() as client:
+        assert run(client, "print(open('key').read())", files={"key": "1"})["stdout"] == "1\n"
+        answer = client.post("/v1/run", json={"code": "cat key", "language": "bash", "files": {"key": "1"}})
+    assert answer.status_code == 400
+    assert word in answer.json()["detail"]
+
+
+def test_a_denial_is_an_error_that_names_what_was_denied(client: httpx.Client) -> None:
+    code = "try:\n    open('/etc/passwd')\nexcept PermissionError as error:\n    print(error)"
+    body = run(client, code, "read: ./data")
+    assert body["stdout"] == "agentbox: policy denies read /etc/passwd\n"
+    [denial] = body["denials"]
+    assert (denial["layer"], denial["effect"], denial["target"]) == ("interpreter", "read", "/etc/passwd")
+    assert denial["rule_missing"] == "read: /etc/passwd"
+
+
+def test_files_of_the_request_that_no_rule_shows_are_denials(client: httpx.Client) -> None:
+    files = {"data/in": "1", "other": "2", "data/key": "3"}
+    body = run(client, "print(open('data/in').read())", "read: ./data\ndeny: read ./data/key", files=files)
+    assert body["stdout"] == "1\n"
+    found = {denial["target"]: denial for denial in body["denials"]}
+    assert found.keys() == {"/work/other", "/work/data/key"}
+    assert found["/work/other"]["rule_missing"] == "read: /work/other"
+    assert found["/work/data/key"]["rule"] == "deny: read ./data/key"
+
+
+def test_a_pattern_that_may_be_written_holds_for_new_files(client: httpx.Client) -> None:
+    code = LOOKS + "look('a.txt', 'w'); look('a.py', 'w'); look('main.py', 'a'); print(open('a.txt').read())"
+    body = run(client, code, "write: ./*.txt", return_files=["*"])
+    assert body["stdout"].splitlines() == [
+        "a.txt 1",
+        "a.py PermissionError 13",
+        "main.py PermissionError 13",
+        "x",
+    ]
+    assert set(body["files"]) - {"main.py"} == {"a.txt"}
+
+
+CHILD = """
+import subprocess, sys
+code = "import sys; print(open(sys.argv[1]).read())"
+def child(*words):
+    done = subprocess.run([sys.executable, "-c", *words], capture_output=True, text=True)
+    print(done.stdout.strip() or done.stderr.strip().rpartition("\\n")[2])
+"""
+
+
+def test_a_file_is_read_once_whichever_process_comes_first(client: httpx.Client) -> None:
+    code = CHILD + "child(code, 'key'); child(code, 'key')\ntry: open('key')\nexcept PermissionError as e: print(e)"
+    policy = "read-once: ./key\nexec: python3"
+    body = run(client, code, policy, files={"key": "SECRET"})
+    denied = "agentbox: policy denies read /work/key"
+    assert body["stdout"].splitlines() == ["SECRET", f"PermissionError: {denied}", denied], body["stderr"]
+    assert [denial["reason"] for denial in body["denials"]] == ["this file was read before"] * 2
+
+
+def test_processes_share_the_bytes_below_a_cap(client: httpx.Client) -> None:
+    code = CHILD + (
+        "write = \"import sys, pathlib; pathlib.Path(sys.argv[1]).write_text('x' * 700); print('wrote')\"\n"
+        "child(write, 'out/a'); child(write, 'out/b'); import os; os.remove('out/a'); child(write, 'out/c')"
+    )
+    policy = "write: ./out max=1KB\nexec: python3"
+    lines = run(client, code, policy)["stdout"].splitlines()
+    assert lines == ["wrote", "PermissionError: agentbox: policy denies write /work/out/b", "wrote"]
+
+
+def test_reading_and_starting_are_in_the_trace_with_hashes(client: httpx.Client) -> None:
+    body = run(client, STARTS + "open('a').read(); start('ls')", "read: .\nexec: ls", files={"a": "1"})
+    lines = client.get(f"/v1/runs/{body['run_id']}/trace").text.splitlines()
+    records = [json.loads(line) for line in lines]
+    [read] = [one for one in records if one["op"] == "fs.open_read" and one["args"]["path"] == "/work/a"]
+    assert read["args"]["sha256"] == hashlib.sha256(b"1").hexdigest()
+    assert read["origin"] == "guest"
+    assert [one["args"]["argv"] for one in records if one["op"] == "proc.spawn"] == [["ls"]]
 
 
 EXEC_ATTACKS = {
@@ -321,7 +415,7 @@ def test_an_allowed_program_starts_and_the_others_are_denials_with_the_missing_r
     body = run(client, STARTS + "start('ls'); start('/usr/bin/id')", "read: .\nexec: ls")
     assert body["stdout"].splitlines() == ["ended 0 main.py", "refused 13"]
     [denial] = body["denials"]
-    assert (denial["layer"], denial["target"]) == ("kernel", "/usr/bin/id")
+    assert (denial["layer"], denial["target"]) == ("interpreter", "/usr/bin/id")
     assert (denial["rule"], denial["rule_missing"]) == (None, "exec: /usr/bin/id")
     assert run(client, STARTS + "start('/usr/bin/id', '-u')", denial["rule_missing"])["stdout"] == "ended 0 1000\n"
 
@@ -339,7 +433,7 @@ def test_a_denying_rule_is_named(client: httpx.Client) -> None:
 def test_exec_rules_hold_for_every_language(client: httpx.Client, language: str, code: str) -> None:
     body = run(client, code, "read: .", language=language)
     assert body["exit_code"] != 0
-    assert body["denials"][0]["target"].endswith("/id")
+    assert body["denials"][0]["target"].endswith("id")
 
 
 def test_variables_of_the_request_pass_by_rule_only(client: httpx.Client) -> None:
@@ -398,7 +492,7 @@ def test_no_request_passes_the_ceiling(ceiling: RunningServer, policy: str | Non
     assert set(body["files"]) - {"main.py"} == {"secrets/key"}
     applied = body["limits_applied"]
     assert (applied["timeout_seconds"], applied["memory_mb"], applied["pids"]) == (20, 256, 64)
-    assert {denial["effect"] for denial in body["denials"]} == {"exec", "env"}
+    assert {denial["effect"] for denial in body["denials"]} == {"exec", "env", "read", "write"}
 
 
 def test_a_request_may_narrow_the_ceiling_further(ceiling: RunningServer) -> None:
@@ -407,7 +501,7 @@ def test_a_request_may_narrow_the_ceiling_further(ceiling: RunningServer) -> Non
         whole = run(client, code, env={"COLOUR": "red"})
         less = run(client, code, "read: .\nenv: LANG", env={"COLOUR": "red"})
     assert whole["stdout"].splitlines() == ["out/x 1", "ended 0 main.py", "out", "red"]
-    assert less["stdout"].splitlines() == ["out/x FileNotFoundError 2", "refused 13", "None"]
+    assert less["stdout"].splitlines() == ["out/x PermissionError 13", "refused 13", "None"]
 
 
 def test_reasons_name_rules_of_the_ceiling_and_not_where_its_file_is(ceiling: RunningServer) -> None:
@@ -425,7 +519,7 @@ def test_reasons_name_rules_of_the_ceiling_and_not_where_its_file_is(ceiling: Ru
     [
         (None, ["cannot be read"]),
         ("read: .\nwrte: ./x\n", [":2:1:", "did you mean"]),
-        ("write: ./out max=1MB\n", ["counts the bytes"]),
+        ("deny: write /\n", ["cannot start"]),
     ],
 )
 def test_a_ceiling_that_cannot_be_used_stops_the_start(tmp_path: Path, text: str | None, words: list[str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentbox.engine.command_view import CommandView
+from agentbox.engine.guarding import CHANNEL, POLICY, guarded_environment, held_by_guard_alone
 from agentbox.engine.lent_files import OWN_DIRECTORY
 from agentbox.engine.outside import Outside
 from agentbox.errors import ConfinementError
@@ -28,8 +29,6 @@ from agentbox.records import replace
 if TYPE_CHECKING:
     from agentbox.policy.document import AnyPolicy
 
-CHANNEL = f"{OWN_DIRECTORY}/channel"
-POLICY = f"{OWN_DIRECTORY}/policy"
 _HOME = "/tmp/agentbox-home"  # noqa: S108 - inside the box
 # Variables that every program gets when they are set here; all others need an `env:` rule.
 _ALWAYS_PASSED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "COLORTERM", "TZ")
@@ -63,7 +62,10 @@ class AgentBox:
         if self.outside is not None:
             held = Layer.INTERPRETER
             return Enforcement(filesystem=held, network=held, exec=held)
-        return replace(JailBackend(facilities).claims(), exec=Layer.KERNEL)
+        found = replace(JailBackend(facilities).claims(), exec=Layer.KERNEL)
+        if held_by_guard_alone(self._confinement):
+            return replace(found, filesystem=Layer.INTERPRETER)
+        return found
 
     async def build(
         self, facilities: Facilities, on_spawn: Callable[[dict[str, Any]], None], *, witness_all: bool
@@ -120,18 +122,21 @@ class AgentBox:
             **passed,
             "PATH": given.get("PATH", os.defpath),
         }
+        kind, root, entry = self._view.kind, self._directory, self._view.script
+        if outside is None:
+            return guarded_environment(base, kind=kind, root=root, entry=entry, enforce=not observe)
         return injection(
-            self._view.kind,
-            str(self._guard) if outside else GUARD_DIR,
-            outside.channel if outside else CHANNEL,
-            outside.policy if outside else POLICY,
-            self._directory,
+            kind,
+            str(self._guard),
+            outside.channel,
+            outside.policy,
+            root,
             "record",
             not observe,
             base,
-            wall="none" if outside else "jail",
-            private=(outside.scratch,) if outside else ("/tmp", "/dev/shm"),  # noqa: S108
-            entry=self._view.script,
+            wall="none",
+            private=(outside.scratch,),
+            entry=entry,
         )
 
     def _home(self) -> str:

@@ -9,20 +9,20 @@ at the files, and what was granted beyond them to processes that are still conne
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from agentbox.policy.decision import MAX_COUNTED_FILES
 from agentbox.policy.document import policies_of
 from agentbox.policy.paths import covers
 from agentbox.policy.rule import PathTarget, Rule
+from agentbox.workspace.sizes import sizes_below
+from agentbox.workspace.tree import Tree
 
 if TYPE_CHECKING:
     from agentbox.policy.document import AnyPolicy
-
-    # For a place, the files there: identity -> (path, bytes); None for too many.
-    Sizes = Callable[[str], dict[str, tuple[str, int]] | None]
 
 # How much more than asked for is granted at once: a question for each small write would be slow. Never more than this
 # part of what is left, so that little of a cap lies idle in one process.
@@ -33,10 +33,40 @@ _PAUSE = 4
 _MAX_IDENTITY_CHARACTERS = 64
 
 
+class Sizes:
+    """A look at a run's files from the host. `tree` is what lies at `top` for the run; its descriptor is copied, since
+    a look may still go on when the box is gone."""
+
+    def __init__(self, tree: Tree, top: str = "/") -> None:
+        self._tree = Tree(os.dup(tree.fd), tree.uid, tree.gid)
+        self._prefix = top.rstrip("/") + "/"
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def below(self, place: str) -> dict[str, tuple[str, int]] | None:
+        """The files at and below a place: `DEVICE:INODE` -> (path, bytes); None for too many."""
+        with self._lock:
+            if self._closed:
+                return {}
+            inner = place[len(self._prefix) :] if place.startswith(self._prefix) else ""
+            found = sizes_below(self._tree, inner, MAX_COUNTED_FILES)
+        if found is None:
+            return None
+        return {identity: (self._prefix + path, size) for identity, (path, size) in found.items()}
+
+    def close(self) -> None:
+        """Wait until nobody looks, and let go. May be called twice."""
+        with self._lock:
+            if not self._closed:
+                os.close(self._tree.fd)
+            self._closed = True
+
+
 class Counting:
-    """The counts of one run. `sizes` looks at the files below a place; it is called in a thread."""
+    """The counts of one run, until `close`. `sizes` is looked at in a thread."""
 
     def __init__(self, policy: AnyPolicy, sizes: Sizes) -> None:
+        self._files = sizes
         rules = [rule for one in policies_of(policy) for rule in one.rules if not rule.deny]
         self._once = any(rule.verb == "read-once" for rule in rules)
         self._spent: set[str] = set()
@@ -74,6 +104,10 @@ class Counting:
             for cap in caps:
                 cap.grant(str(identity), granted, holder)
         return granted, ""
+
+    async def close(self) -> None:
+        """Let go of the files. May be called twice."""
+        await asyncio.to_thread(self._files.close)
 
     def release(self, holder: int) -> None:
         """A connection has ended: from now on its files count with what they really have."""
@@ -141,7 +175,7 @@ class _Cap:
         """Count what is there; why that is impossible, '' when it was possible."""
         await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
         began = time.monotonic()
-        found = await asyncio.to_thread(self._look, self.target.path)
+        found = await asyncio.to_thread(self._look.below, self.target.path)
         ended = time.monotonic()
         self._not_before = ended + _PAUSE * (ended - began)
         if found is None:
@@ -163,4 +197,4 @@ def _is_identity(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= _MAX_IDENTITY_CHARACTERS
 
 
-__all__ = ["Counting"]
+__all__ = ["Counting", "Sizes"]

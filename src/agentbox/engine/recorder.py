@@ -16,6 +16,7 @@ from agentbox.trace.record import RUN_END
 from agentbox.trace.writer import Head, TraceWriter
 
 if TYPE_CHECKING:
+    from agentbox.egress.events import EgressEvent
     from agentbox.engine.counting import Counting
 
 _READ_BYTES = 1 << 16
@@ -95,6 +96,12 @@ class Recorder:
         else:
             denied = {**target, "target": report["exe"], "enforced": True, "reason": report["reason"]}
             self._record("deny", "exec", denied, "kernel", report["pid"])
+
+    def gated(self, event: EgressEvent) -> None:
+        """Record what the gateway decided or counted."""
+        from agentbox.engine.way_out import record_of
+
+        self._record(*record_of(event), "gateway", None)
 
     def note(self, kind: Any, op: str, args: dict[str, Any]) -> None:
         """Record something that the runner itself did or saw."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentbox.engine.box_world import HOME, PROGRAM_DIRECTORIES, BoxWorld, search_path_of
+from agentbox.engine.guarding import COUNTS_BYTES, GUARDED, notes_on_guard_alone
 from agentbox.engine.policy_world import read_policy_file
 from agentbox.errors import ConfigError, PolicyError
 from agentbox.isolation.interpreters import Found
@@ -99,7 +100,8 @@ class Ceiling:
             libexec_of=world.libexec_of,
             read_include=read_policy_file,
         )
-        _refuse_what_nothing_holds(policy)
+        # What only a guard holds is refused where a language has none.
+        _refuse_what_nothing_holds(policy, *GUARDED)
         # Reasons reach the caller, who is not told where the operator's files are.
         rules = tuple(
             record.replace(rule, place=record.replace(rule.place, path="the ceiling")) for rule in policy.rules
@@ -108,10 +110,10 @@ class Ceiling:
 
 
 def decide_policy(
-    text: str | None, ceiling: Policy | None, found: Found, limits: Limits, env: Mapping[str, str]
+    text: str | None, ceiling: Policy | None, language: str, found: Found, limits: Limits, env: Mapping[str, str]
 ) -> RunPolicy | None:
-    """The effective policy of a request with this policy text and environment; None when there is neither text nor
-    ceiling.
+    """The effective policy of a request with this policy text and environment, for an interpreter by name; None when
+    there is neither text nor ceiling.
 
     Raises PolicySyntaxError, and PolicyError for rules that no layer of this server holds: they would be weaker than
     they read.
@@ -128,38 +130,42 @@ def decide_policy(
             find_program=world.find_program,
             libexec_of=world.libexec_of,
         )
-        _refuse_network(asked)
-        _refuse_what_nothing_holds(asked)
+        _refuse_what_nothing_holds(asked, language)
         warnings = tuple(_useless_grants(asked, found))
+    if ceiling is not None:
+        _refuse_what_nothing_holds(ceiling, language)
     policy: AnyPolicy | None = intersect(asked, ceiling) if asked and ceiling else asked or ceiling
     if policy is None:
         return None
     passed = {name: value for name, value in env.items() if decide(policy, Env(name)).allowed}
+    confinement = compile_policy(policy, limits, world, read_only=found.directories)
     return RunPolicy(
         policy=policy,
-        confinement=compile_policy(policy, limits, world, read_only=found.directories),
+        confinement=confinement,
         passed=passed,
         withheld=tuple(name for name in env if name not in passed),
-        warnings=warnings,
+        warnings=(*warnings, *notes_on_guard_alone(confinement)),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a filled workspace shows, what was made in it for `write:` rules, and what the caller should know."""
+    """What a filled workspace shows, what was made in it for `write:` rules, and what the caller should know. `policy`
+    is the one that was given, read where the links of the workspace are known."""
 
+    policy: AnyPolicy
     view: WorkspaceView
     made: tuple[tuple[str, ...], ...]
     warnings: tuple[str, ...]
 
 
-def prepare(run: RunPolicy, tree: Tree, entry_file: str) -> Prepared:
+def prepare(run: RunPolicy, tree: Tree, entry_file: str, found: Found, *, guarded: bool) -> Prepared:
     """Compile the policy against a workspace that holds its files, before anything runs in it.
 
     Raises WorkspaceError for too many files, PolicyError for too many that a rule names one by one.
     """
     listing = list_tree(tree, MAX_LISTED_ENTRIES)
-    world = BoxWorld((), (), listing)
+    world = BoxWorld(search_path_of(found.path), found.directories, listing)
     policy = _read_again(run.policy, world) if listing.links else run.policy
     confinement = compile_policy(policy, run.confinement.limits, world)
     files, made = _make_missing(confinement.files, tree)
@@ -170,12 +176,13 @@ def prepare(run: RunPolicy, tree: Tree, entry_file: str) -> Prepared:
             f"the policy's patterns match more than {MAX_MOUNTS} files of the working directory",
             hint="name directories instead",
         )
+    rest = "for what the program makes the guard in the interpreter alone" if guarded else "not for what it makes"
     warnings = tuple(
-        f"`{rule}` holds for what was there when the run began, not for what the program makes"
+        f"`{rule}` holds for what was there when the run began, {rest}"
         for rule in confinement.interpreter_only
         if rule.startswith(("deny:", "protect:"))
     )
-    return Prepared(view, made, warnings)
+    return Prepared(policy, view, made, warnings)
 
 
 def take_back(tree: Tree, made: Sequence[tuple[str, ...]]) -> None:
@@ -191,9 +198,17 @@ def take_back(tree: Tree, made: Sequence[tuple[str, ...]]) -> None:
 
 
 def _read_again(policy: AnyPolicy, world: BoxWorld) -> AnyPolicy:
-    """The same rules where the links of the workspace are known. Programs were decided on before."""
+    """The same rules where the links of the workspace are known."""
     again = tuple(
-        parse(canonical_text(one), root=WORKSPACE, home=HOME, resolve=world.resolve) for one in policies_of(policy)
+        parse(
+            canonical_text(one),
+            root=WORKSPACE,
+            home=HOME,
+            resolve=world.resolve,
+            find_program=world.find_program,
+            libexec_of=world.libexec_of,
+        )
+        for one in policies_of(policy)
     )
     return again[0] if len(again) == 1 else Conjunction(again)
 
@@ -229,32 +244,32 @@ def _is_file(parts: Sequence[str]) -> bool:
     return bool(os.path.splitext(parts[-1])[1])
 
 
-def _refuse_network(policy: Policy) -> None:
+def _refuse_what_nothing_holds(policy: Policy, *languages: str) -> None:
+    """Refuse rules that need more of a guard inside the interpreter than any of the languages has, and denials of
+    places that a box cannot cover."""
     for rule in policy.rules:
-        if rule.verb == "net" and not rule.deny:
-            raise PolicyError(
-                f"`{rule.text}` (line {rule.place.line}) cannot be enforced: this version has no egress gateway, and a "
-                "box has no network",
-                hint="take the net: rules out of the policy; the program then runs without network",
-            )
-
-
-def _refuse_what_nothing_holds(policy: Policy) -> None:
-    """Refuse rules that need a guard inside the interpreter, which these boxes have none of, and denials of places that
-    a box cannot cover."""
-    for rule in policy.rules:
-        if isinstance(rule.target, PathTarget) and (fault := _fault(rule, rule.target)):
+        if isinstance(rule.target, PathTarget) and (fault := _fault(rule, rule.target, languages)):
             where = f"`{rule.text}` ({rule.place.path}:{rule.place.line})"
             raise PolicyError(f"{where} cannot be enforced here: {fault[0]}", hint=fault[1])
 
 
-def _fault(rule: Rule, target: PathTarget) -> tuple[str, str] | None:
-    if rule.verb == "read-once":
-        return "nothing counts the reads of a file", "use `read:`"
+def _fault(rule: Rule, target: PathTarget, languages: Sequence[str]) -> tuple[str, str] | None:
+    guarded = any(language in GUARDED for language in languages)
+    if rule.verb == "read-once" and not guarded:
+        return "nothing counts the reads of a file where the interpreter has no guard", "use `read:`"
     if target.max_bytes is not None:
-        return "nothing counts the bytes below a path", "use `limits: disk_mb=...` and `write:` without max="
-    if target.pattern and not rule.deny and rule.verb == "write":
-        return "files that do not exist yet have no names to allow", "name a directory"
+        if not any(language in COUNTS_BYTES for language in languages):
+            return (
+                "nothing counts the bytes below a path in this language",
+                "use `limits: disk_mb=...` and `write:` without max=",
+            )
+        if not is_below(target.path, WORKSPACE):
+            return f"bytes are counted below {WORKSPACE} only", f"name a directory of {WORKSPACE}"
+    if target.pattern and not rule.deny and rule.verb == "write" and not guarded:
+        return (
+            "files that do not exist yet have no names to allow where the interpreter has no guard",
+            "name a directory",
+        )
     if target.pattern and rule.deny and not is_below(target.path, WORKSPACE):
         return f"a pattern holds below {WORKSPACE} only", f"name a directory of {WORKSPACE}"
     scratch = any(is_below(target.path, place) for place in _SCRATCH)

@@ -14,18 +14,25 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import agentbox
 from agentbox.engine.recorder import Recorder
 from agentbox.engine.trace_store import TraceStore
+from agentbox.engine.way_out import denial_of
 from agentbox.errors import TraceError
 from agentbox.models import Denial, Layer, Limits, RunRequest, TraceHead
 from agentbox.policy.evaluation import decide
-from agentbox.policy.questions import Env, Exec
+from agentbox.policy.questions import Connect, Env, Exec, Read, Resolve, Unix, Write
 from agentbox.trace.keys import SigningKey
 from agentbox.trace.ledger import Ledger
 from agentbox.trace.writer import Run, TraceWriter
 
 if TYPE_CHECKING:
+    import socket
+
+    from agentbox.egress.events import EgressEvent
+    from agentbox.engine.counting import Counting
     from agentbox.policy.document import AnyPolicy
+    from agentbox.policy.questions import Question
 
 MAX_SHOWN_DENIALS = 100
+MAX_SHOWN_CHARACTERS = 4096
 # The ledger is written anew for as many removed traces at once.
 FORGET_TOGETHER = 256
 NO_POLICY_SHA256 = hashlib.sha256(b"").hexdigest()
@@ -90,14 +97,16 @@ class RunTraces:
 
 
 class RunTrace:
-    """Records one run. `on_failure` is called once when nothing more can be recorded: the run must end then."""
+    """Records one run. `on_failure` is called once when nothing more can be recorded: the run must end then. `policy`
+    is the run's, by which denials are explained."""
 
     def __init__(self, traces: RunTraces, writer: TraceWriter, request: RunRequest, policy: AnyPolicy | None) -> None:
         self._traces = traces
         self._writer = writer
         self._request = request
-        self._policy = policy
-        self._recorder = Recorder(writer, self._failed)
+        self.policy = policy
+        self._recorder = Recorder(writer, self._failed, on_denial=self._claimed)
+        self._counting: Counting | None = None
         self._ended = False
         self.on_failure: Callable[[], None] = lambda: None
         self.denials: list[Denial] = []
@@ -111,10 +120,34 @@ class RunTrace:
         if report is not None and not report["allowed"]:
             self._add(self._spawn_denial(report, index))
 
+    def listen(self, channel: socket.socket, counting: Counting) -> None:
+        """Serve the guards of the box. `counting` is closed at the end."""
+        self._counting = counting
+        self._recorder.listen(channel, counting)
+
+    def withheld_file(self, path: str) -> None:
+        """Record that a file of the request is not shown to the program, where the policy says so of its path."""
+        assert self.policy is not None
+        verdict = decide(self.policy, Read(path))
+        if verdict.allowed:
+            return
+        index = self._writer.head.count
+        self._recorder.note("deny", "read", {"target": path, "enforced": True, "reason": verdict.reason})
+        rule = verdict.rule.text if verdict.rule else None
+        missing = None if rule else _rule("read", path)
+        self._add(Denial(Layer.KERNEL, "read", path, verdict.reason, index, rule, missing))
+
+    def gated(self, event: EgressEvent) -> None:
+        """Record what the gateway decided or counted."""
+        index = self._writer.head.count
+        self._recorder.gated(event)
+        if not event.allowed:
+            self._add(denial_of(event, index))
+
     def withheld(self, name: str) -> None:
         """Record that a variable of the request was not passed on."""
-        assert self._policy is not None
-        verdict = decide(self._policy, Env(name))
+        assert self.policy is not None
+        verdict = decide(self.policy, Env(name))
         index = self._writer.head.count
         self._recorder.note("deny", "env", {"target": name, "enforced": True, "reason": verdict.reason})
         rule = verdict.rule.text if verdict.rule else None
@@ -132,6 +165,8 @@ class RunTrace:
             return TraceHead(self._writer.head.count, self._writer.head.sha)
         self._ended = True
         head = await self._recorder.finish(exit_code, dict(details))
+        if self._counting is not None:
+            await self._counting.close()
         await asyncio.to_thread(self._traces.keep, self._request.owner, self._writer.run.id)
         if head is None:
             assert self._recorder.failure is not None
@@ -148,15 +183,52 @@ class RunTrace:
         else:
             self.further_denials += 1
 
+    def _claimed(self, effect: str, args: Mapping[str, Any], index: int) -> None:
+        """A guard says that it refused something, or counting did."""
+        if args.get("enforced") is not True:
+            return
+        target = args.get("target")
+        shown = target[:MAX_SHOWN_CHARACTERS] if isinstance(target, str) else ""
+        reason, rule, missing = args.get("reason"), None, None
+        question = _question(effect, shown, args)
+        if question is not None and self.policy is not None:
+            verdict = decide(self.policy, question)
+            if isinstance(question, Exec):
+                shown = question.program or shown
+            rule = verdict.rule.text if verdict.rule is not None and not verdict.allowed else None
+            value = shlex.quote(shown) if effect == "exec" else shown
+            missing = _rule(effect, value) if not verdict.allowed and rule is None else None
+            reason = reason or (verdict.reason if not verdict.allowed else None)
+        said = reason[:MAX_SHOWN_CHARACTERS] if isinstance(reason, str) else "the guard refuses it"
+        self._add(Denial(Layer.INTERPRETER, effect, shown, said, index, rule, missing))
+
     def _spawn_denial(self, report: Mapping[str, Any], index: int) -> Denial:
         target = str(report["exe"])
         verdict = None
-        if self._policy is not None and target:
+        if self.policy is not None and target:
             argv = tuple(report["argv"]) or (target,)
-            verdict = decide(self._policy, Exec(argv, target))
+            verdict = decide(self.policy, Exec(argv, target))
         rule = verdict.rule.text if verdict and not verdict.allowed and verdict.rule else None
         missing = _rule("exec", shlex.quote(target)) if target and rule is None else None
         return Denial(Layer.KERNEL, "exec", target, str(report["reason"]), index, rule, missing)
+
+
+def _question(effect: str, target: str, args: Mapping[str, Any]) -> Question | None:
+    """The question to the policy behind a guard's denial, as far as its record tells."""
+    if effect == "net" and target.startswith("unix:"):
+        return Unix(target.removeprefix("unix:"))
+    if effect == "net":
+        host, colon, port = target.rpartition(":")
+        has_port = colon and port.isdecimal() and (":" not in host or host.startswith("["))
+        return Connect(host, int(port)) if has_port else Resolve(target)
+    if effect == "read":
+        return Read(target)
+    if effect == "write":
+        return Write(target)
+    argv, program = args.get("argv"), args.get("program")
+    if effect != "exec" or not isinstance(argv, list) or not argv or not isinstance(program, str):
+        return None
+    return Exec(tuple(word if isinstance(word, str) else "?" for word in argv), program[:MAX_SHOWN_CHARACTERS])
 
 
 def _rule(verb: str, value: str) -> str | None:

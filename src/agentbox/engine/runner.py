@@ -14,6 +14,7 @@ from typing import TypeVar
 from agentbox.config import Settings
 from agentbox.engine.admission import Admission
 from agentbox.engine.directories import Directories
+from agentbox.engine.guarding import Guards
 from agentbox.engine.run_network import RunNetwork, decide_network
 from agentbox.engine.run_policy import Ceiling as PolicyCeiling
 from agentbox.engine.run_policy import RunPolicy, decide_policy
@@ -22,6 +23,7 @@ from agentbox.engine.supervisor import OutputSink
 from agentbox.engine.threads import in_thread
 from agentbox.engine.trace_store import TraceStore
 from agentbox.engine.walk import Decided, Walk
+from agentbox.engine.way_out import Egress
 from agentbox.errors import (
     AgentboxError,
     BackendUnavailableError,
@@ -68,6 +70,8 @@ class Runner:
         self._ceiling = ceiling_of(settings)
         self._policy_ceiling = PolicyCeiling(settings.policy_ceiling)
         self._traces: RunTraces | None = None
+        self._egress = Egress(settings.dns_upstream)
+        self._guards = Guards(settings.resolved_state_dir() / "guards")
         self._admission = Admission(settings.max_concurrent_runs, settings.max_queued_runs)
         self._threads = ThreadPoolExecutor(_FILE_THREADS, "agentbox-files")
         self._running: set[asyncio.Task[object]] = set()
@@ -163,6 +167,7 @@ class Runner:
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
+        await self._egress.close()
         await self._facilities.close()
         await asyncio.to_thread(self._directories.close)
         self._threads.shutdown(wait=False)
@@ -185,7 +190,15 @@ class Runner:
         try:
             async with self._admission.place():
                 walk = Walk(
-                    decided, self.settings, self.snapshots, self._directories, self.traces, self._threads, asked_at
+                    decided,
+                    self.settings,
+                    self.snapshots,
+                    self._directories,
+                    self.traces,
+                    self._guards,
+                    self._egress,
+                    self._threads,
+                    asked_at,
                 )
                 return await walk.go(on_output)
         finally:
@@ -245,7 +258,7 @@ class Runner:
 
     def _policy(self, request: RunRequest, found: Found, limits: Limits, backend: Backend) -> RunPolicy | None:
         ceiling = self._policy_ceiling.of(found)
-        policy = decide_policy(request.policy, ceiling, found, limits, request.env)
+        policy = decide_policy(request.policy, ceiling, by_language(request.language).name, found, limits, request.env)
         if policy is not None and not backend.isolated:
             raise PolicyError(
                 f"backend {backend.name} has no wall, so it cannot hold a policy", hint="use backend jail, or no policy"

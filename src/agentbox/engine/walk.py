@@ -14,17 +14,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentbox.config import Settings, process_environment
+from agentbox.engine.counting import Counting, Sizes
 from agentbox.engine.directories import Directories
+from agentbox.engine.guarding import CHANNEL, GUARDED, POLICY, Guards, guarded_environment, held_by_guard_alone
 from agentbox.engine.run_network import RunNetwork
 from agentbox.engine.run_policy import RunPolicy, prepare, take_back
 from agentbox.engine.run_trace import RunTrace, RunTraces
 from agentbox.engine.supervisor import Ending, OutputSink, supervise
 from agentbox.engine.threads import in_thread, to_its_end
+from agentbox.engine.way_out import Egress, WayOut
 from agentbox.errors import AgentboxError, QuotaExceededError, TraceError, WorkspaceError
-from agentbox.guest.injection import SOFT_INTERPRETERS, soft_egress
+from agentbox.guest.injection import GUARD_DIR, SOFT_INTERPRETERS, policy_file, soft_egress
 from agentbox.isolation.backend import Backend, LiveBox, Watch
 from agentbox.isolation.interpreters import Found, Interpreter
-from agentbox.isolation.plan import WORKSPACE
+from agentbox.isolation.plan import WORKSPACE, GuardView
 from agentbox.models import (
     Confinement,
     Enforcement,
@@ -63,6 +66,12 @@ class Decided:
     policy: RunPolicy | None
     traced: bool
 
+    @property
+    def guarded(self) -> bool:
+        """Whether the interpreter loads a guard: under a policy, where there is one for it. Without a policy nothing
+        is put into a program; a trace then says what the kernel shows."""
+        return self.policy is not None and self.interpreter.name in GUARDED
+
 
 class Walk:
     """One run. `asked_at` is the monotonic time at which it was asked for; now it has a place."""
@@ -74,6 +83,8 @@ class Walk:
         snapshots: SnapshotStore,
         directories: Directories,
         traces: RunTraces,
+        guards: Guards,
+        egress: Egress,
         threads: ThreadPoolExecutor,
         asked_at: float,
     ) -> None:
@@ -82,12 +93,15 @@ class Walk:
         self._snapshots = snapshots
         self._directories = directories
         self._traces = traces
+        self._guards = guards
+        self._egress = egress
         self._threads = threads
         self._asked_at = asked_at
         self._admitted_at = time.monotonic()
         self._run_id = secrets.token_hex(16)
         self._directory: Path | None = None
         self._box: LiveBox | None = None
+        self._way_out: WayOut | None = None
         self._trace: RunTrace | None = None
         self._made: tuple[tuple[str, ...], ...] = ()
         self._snapshot_id: str | None = None
@@ -138,23 +152,58 @@ class Walk:
             confinement = policy.confinement
         else:
             confinement = Confinement(decided.limits, decided.found.directories)
-        watch = self._watch(trace) if trace is not None else None
+        watch = await self._watch(trace) if trace is not None else None
         directory = str(self._directory / "work") if self._directory else None
-        self._box = box = await decided.backend.launch(confinement, directory, watch)
+        way_out = await self._open_way_out()
+        network = way_out.network if way_out else None
+        self._box = box = await decided.backend.launch(confinement, directory, watch, network)
+        if way_out is not None:
+            await way_out.serve(box.unix_listeners)
         if trace is not None:
             trace.on_failure = box.kill
         tree = self._tree(box)
         await self._fill(tree)
         if policy is not None:
-            prepared = await self._in_thread(lambda: prepare(policy, tree, decided.interpreter.entry_file))
-            self._made = prepared.made
-            decided.warnings.extend(prepared.warnings)
-            await box.show(prepared.view)
+            await self._show(box, tree, policy, trace)
         return box
 
-    def _watch(self, trace: RunTrace) -> Watch:
+    async def _show(self, box: LiveBox, tree: Tree, policy: RunPolicy, trace: RunTrace | None) -> None:
+        """Let the box show what the policy leaves of its workspace, and listen to its guards."""
+        decided = self._decided
+        entry, found, guarded = decided.interpreter.entry_file, decided.found, decided.guarded
+        prepared = await self._in_thread(lambda: prepare(policy, tree, entry, found, guarded=guarded))
+        self._made = prepared.made
+        decided.warnings.extend(prepared.warnings)
+        view = prepared.view
+        if guarded:
+            view = replace(view, files=((POLICY, policy_file(prepared.policy)),))
+        await box.show(view)
+        if trace is None:
+            return
+        trace.policy = prepared.policy
+        if box.channel is not None:
+            trace.listen(box.channel, Counting(prepared.policy, Sizes(tree, WORKSPACE)))
+        for name in decided.request.files:
+            trace.withheld_file(f"{WORKSPACE}/{name}")
+
+    async def _watch(self, trace: RunTrace) -> Watch:
+        guard = None
+        if self._decided.guarded:
+            python = self._decided.found.path if self._decided.interpreter.name == "python" else None
+            directory = await self._in_thread(self._guards.directory, python)
+            guard = GuardView(str(directory), GUARD_DIR, CHANNEL)
+        return Watch(self._command(), trace.seen, guard)
+
+    def _command(self) -> tuple[str, tuple[str, ...]]:
         program, *words = self._argv(WORKSPACE)
-        return Watch((os.path.realpath(program), tuple(words)), trace.seen)
+        return os.path.realpath(program), tuple(words)
+
+    async def _open_way_out(self) -> WayOut | None:
+        rules, trace = self._decided.network.rules, self._trace
+        if rules is None or trace is None or not self._decided.backend.isolated:
+            return None
+        self._way_out = await self._egress.open(rules, trace.gated)
+        return self._way_out
 
     async def _fill(self, tree: Tree) -> None:
         request = self._decided.request
@@ -187,6 +236,8 @@ class Walk:
             max_total_output_bytes=self._settings.max_total_output_bytes,
             on_output=on_output,
         )
+        if self._way_out is not None:
+            await self._way_out.close()
         if trace is not None:
             await box.judged()
             trace.check()
@@ -208,7 +259,7 @@ class Walk:
         if decided.backend.name == "subprocess":
             asked = soft_egress(decided.network.allowlist, asked)
         scratch = "/tmp" if self._directory is None else str(self._directory / "tmp")  # noqa: S108
-        return {
+        base = {
             "PATH": f"{os.path.dirname(decided.found.path)}:/usr/local/bin:/usr/bin:/bin",
             "HOME": scratch,
             "TMPDIR": scratch,
@@ -218,6 +269,10 @@ class Walk:
             "PYTHONDONTWRITEBYTECODE": "1",
             **asked,
         }
+        if not decided.guarded:
+            return base
+        kind, script = decided.interpreter.name, f"{WORKSPACE}/{decided.interpreter.entry_file}"
+        return guarded_environment(base, kind=kind, root=WORKSPACE, entry=script)
 
     async def _collect(self, box: LiveBox, ending: Ending) -> None:
         """Files to bring back, and the snapshot."""
@@ -252,6 +307,10 @@ class Walk:
         if decided.policy is not None:
             # A box whose exec judge cannot be set up is not built.
             enforcement = replace(enforcement, exec=Layer.KERNEL)
+            if held_by_guard_alone(decided.policy.confinement):
+                enforcement = replace(enforcement, filesystem=Layer.INTERPRETER)
+        if self._way_out is not None:
+            enforcement = replace(enforcement, network=Layer.GATEWAY)
         if decided.backend.name == "subprocess" and decided.interpreter.name in SOFT_INTERPRETERS:
             enforcement = replace(enforcement, network=Layer.INTERPRETER)
         if trace is not None and trace.further_denials:
@@ -282,6 +341,7 @@ class Walk:
             warnings=tuple(decided.warnings),
             denials=tuple(trace.denials) if trace else (),
             trace=head,
+            egress=self._way_out.traffic() if self._way_out else {},
         )
 
     async def _teardown(self, exit_code: int, details: dict[str, Any]) -> None:
@@ -290,6 +350,8 @@ class Walk:
                 await self._box.destroy()
         finally:
             try:
+                if self._way_out is not None:
+                    await self._way_out.close()
                 if self._trace is not None:
                     # A run that was ended has a sealed trace too; whatever made that impossible is being raised.
                     with contextlib.suppress(TraceError):

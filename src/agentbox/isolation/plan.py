@@ -227,12 +227,28 @@ def agent_plan(
     )
 
 
-def watched_plan(plan: LaunchPlan, confinement: Confinement, command: tuple[str, tuple[str, ...]]) -> LaunchPlan:
+@dataclass(frozen=True, slots=True)
+class GuardView:
+    """A guard directory of the host, where a box shows it, and where the guard's channel is."""
+
+    directory: str
+    shown_at: str
+    channel: str
+
+
+def watched_plan(
+    plan: LaunchPlan,
+    confinement: Confinement,
+    command: tuple[str, tuple[str, ...]],
+    guard: GuardView | None = None,
+) -> LaunchPlan:
     """The plan of a box whose programs the exec judge sees, and under a policy decides on. `command` is the real path
     of the program that the owner starts, and the words behind its name: granted once."""
     held = confinement.policy_sha256 is not None
     return replace(
         plan,
+        binds=(*plan.binds, (guard.directory, guard.shown_at)) if guard else plan.binds,
+        channel=guard.channel if guard else plan.channel,
         judge=True,
         exec_rules=tuple(tuple(map(_exec_rule, rules)) for rules in confinement.programs) if held else None,
         command={"exe": command[0], "args": command[1]},
@@ -256,11 +272,12 @@ def attached_plan(
 @dataclass(frozen=True, slots=True)
 class WorkspaceView:
     """What a staged box shows of its workspace: (path, writable) in an order in which they can be mounted; then paths,
-    anywhere in the box, that become read-only or hidden."""
+    anywhere in the box, that become read-only or hidden. `files` are written outside the workspace: path and text."""
 
     shown: tuple[tuple[str, bool], ...]
     read_only: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
 
 
 def workspace_view(confinement: Confinement, entry: str) -> WorkspaceView:

@@ -33,7 +33,7 @@ class Answers:
         self.once_targets = [row[TARGET] for policy in self._policies for row in policy.once]
         self.has_once = bool(self.once_targets)
         self.caps = [row[TARGET] for policy in self._policies for row in policy.capped]
-        self.write_bases = [base for policy in self._policies for base in policy.write_bases]
+        self.write_targets = [target for policy in self._policies for target in policy.write_targets]
         self.lent = [base for policy in self._policies for base in policy.lent]
 
     def read(self, path: str, identity: Any = None) -> Any:
@@ -91,7 +91,7 @@ class _Policy:
         self._write_denials = _table([row for row in denials if row[VERB] in ("read", "write")])
         self._reads = _table([row for row in grants if row[VERB] in ("read", "write", "read-once")])
         self._writes = _table([row for row in grants if row[VERB] == "write"])
-        self.write_bases = [row[TARGET][1] for row in grants if row[VERB] == "write"]
+        self.write_targets = [row[TARGET] for row in grants if row[VERB] == "write"]
         self.lent = [row[TARGET][1] for row in grants if row[TARGET][0] == "path"]
         self.once = [row for row in grants if row[VERB] == "read-once"]
         self.capped = [row for row in grants if row[TARGET][0] == "path" and row[TARGET][4] is not None]

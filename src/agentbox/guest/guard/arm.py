@@ -55,15 +55,17 @@ def arm(directory: str, doors: Any) -> None:
     lanes = Lanes(not strict)
     effects = Effects(channel, lanes, enforce, strict, replay)
     private = tuple([path for path in given.get("AGENTBOX_PRIVATE", "").split(":") if path[:1] == "/"])
-    bases = tuple(answers.write_bases)
+    targets = tuple(answers.write_targets)
 
     def is_written(path: str) -> bool:
-        return any(is_below(path, base) for base in bases)
+        return any(covers(target, path) for target in targets)
 
     view: Any = None
 
     def is_fixed(path: str) -> bool:
-        return enforce and view is not None and not is_written(path) and not view.is_private(path)
+        # Below the directory where a pattern begins the kernel lets everything be changed.
+        writable = any(is_below(path, target[1]) for target in targets)
+        return enforce and view is not None and not writable and not view.is_private(path)
 
     paths = Paths(is_fixed)
     private = tuple([paths.resolve(path)[0] for path in private])

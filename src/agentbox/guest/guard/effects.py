@@ -36,10 +36,11 @@ class Effects:
         self.strict = strict
         self.replay = replay
 
-    def deny(self, op: str, target: str) -> Any:
-        """Record a denial. Gives the error to raise, None when denials are not enforced."""
+    def deny(self, op: str, target: str, more: Any = None) -> Any:
+        """Record a denial, with `more` members beside the target. Gives the error to raise, None when denials are not
+        enforced."""
         shown = target if len(target) <= _MAX_TARGET else target[:_MAX_TARGET]
-        args = {"target": shown, "enforced": self.enforce}
+        args = {"target": shown, "enforced": self.enforce, **(more or {})}
         self.channel.send(self._body("deny", op, text_of(args)))
         printable = shown.encode("utf-8", "backslashreplace").decode("utf-8")
         if self.enforce:

@@ -89,7 +89,7 @@ class Processes:
         allowed = self._answers.start(words, program, self._parent)[0]
         refused = None
         if not allowed:
-            refused = self._effects.deny("exec", " ".join(shown))
+            refused = self._effects.deny("exec", " ".join(shown), {"argv": shown, "program": program})
         elif self._effects.strict and self._effects.enforce:
             reason = self._unguarded(program, words, env)
             if reason:

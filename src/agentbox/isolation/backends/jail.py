@@ -60,7 +60,7 @@ class JailBackend:
                 memory_held_by_cgroup="memory" in facilities.held,
             )
             if watch is not None:
-                plan = watched_plan(plan, confinement, watch.command)
+                plan = watched_plan(plan, confinement, watch.command, watch.guard)
             on_spawn = watch.on_spawn if watch is not None else None
             return await build_in_cgroup(
                 facilities,
