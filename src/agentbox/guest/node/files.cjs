@@ -92,6 +92,7 @@ function install(effects) {
   function ask(name, kind, args, texts) {
     const [text, second] = texts;
     switch (kind) {
+      case 'see': return undefined;
       case 'read': return writes(args[1]?.flag) ? write(text, { reads: true }) : effects.read(text);
       case 'look': return effects.read(text, false);
       case 'list': return effects.strict ? effects.read(text, false) : undefined;
