@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -30,6 +31,8 @@ HELLO_SECONDS = 10.0
 HEAD_SECONDS = 60.0
 # A client that is denied may say within this time what it speaks, to be answered in it.
 DENIED_SECONDS = 1.0
+# The same where the target is not there; shorter, as a client that waits for the server has no other sign.
+FAILED_SECONDS = 0.1
 LINGER_SECONDS = 2.0
 MAX_LINGER_BYTES = 1 << 20
 
@@ -90,7 +93,7 @@ class Crossing(Relay):
     """A guest's connection and the one to its target."""
 
     __slots__ = (
-        "_conversation", "_denial", "_dialing", "_inner", "_lingering", "_opening", "_owner", "_pressed", "_reached",
+        "_conversation", "_denial", "_dialing", "_failure", "_inner", "_lingering", "_opening", "_owner", "_pressed", "_reached",
         "target",
     )  # fmt: skip
 
@@ -104,6 +107,7 @@ class Crossing(Relay):
         self._denial: EgressEvent | None = None
         self._dialing: asyncio.Future[None] | None = None
         self._opening: Opening | None = None
+        self._failure: str | None = None
         self._lingering = False
         self._pressed = False
         self._reached: Reached | None = None
@@ -160,7 +164,7 @@ class Crossing(Relay):
         """A time that was given is over."""
         self._pressed = False
         conversation = self._conversation
-        if self._lingering or self._denial is not None:
+        if self._lingering or self._closes:
             self.abort()
         elif conversation is not None and conversation.requests.within_head:
             self._complain("its head did not come in time")
@@ -226,13 +230,22 @@ class Crossing(Relay):
 
     def _unreachable(self, error: Exception) -> None:
         target = self.target
-        reason = "it did not answer in time" if isinstance(error, TimeoutError) else str(error)
+        if isinstance(error, OSError) and error.errno:
+            # What asyncio makes of it names the address, which is nothing for a guest.
+            reason = os.strerror(error.errno)
+        else:
+            reason = "it did not answer in time" if isinstance(error, TimeoutError) else str(error)
         op = self._operation
         self._owner.tell(EgressEvent(op, target.host, True, target.port, reason=f"it could not be reached: {reason}"))
-        if self._conversation is None or target.port is None:
+        if self._opening is not None:
+            self._failure = reason
+            self._press(FAILED_SECONDS)
+            self.up.discard()
+            self.up.settle()
+        elif self._conversation is not None and target.port is not None:
+            self.refuse(refusals.unreachable(target.host, target.port, reason))
+        else:
             self.abort()
-            return
-        self.refuse(refusals.unreachable(target.host, target.port, reason))
 
     # Looking
 
@@ -245,14 +258,19 @@ class Crossing(Relay):
         self._press(None)
         return data
 
+    @property
+    def _closes(self) -> bool:
+        """Whether there will be no connection to the target, and only what the client speaks is open."""
+        return self._denial is not None or self._failure is not None
+
     def _on_other(self, data: bytes) -> bytes:
-        if self._denial is not None:
+        if self._closes:
             self.abort()
             return b""
         return self._tunnel(data)
 
     def _on_malformed(self, reason: str, is_tls: bool) -> bytes:
-        if self._denial is None:
+        if not self._closes:
             target = self._inner or self.target
             self._deny_within(EgressEvent("net.connect", target.host, False, target.port, reason=reason))
         return self.refuse(alert(ALERT_DECODE_ERROR) if is_tls else None)
@@ -260,6 +278,8 @@ class Crossing(Relay):
     def _on_tls(self, hello: ClientHello, data: bytes) -> bytes:
         if self._denial is not None:
             return self.refuse(alert(ALERT_ACCESS_DENIED))
+        if self._failure is not None:
+            return self.refuse(None)
         denial = self._judge_name(hello)
         if denial is None:
             return self._tunnel(data)
@@ -289,8 +309,12 @@ class Crossing(Relay):
 
     def _on_http(self, data: bytes, forwarded: int) -> bytes:
         self._opening = None
+        head_only = data.lstrip().startswith(b"HEAD ")
         if self._denial is not None:
-            return self.refuse(refusals.denied(self._denial, head_only=data.lstrip().startswith(b"HEAD ")))
+            return self.refuse(refusals.denied(self._denial, head_only=head_only))
+        if self._failure is not None and self.target.port is not None:
+            host, port = self.target.host, self.target.port
+            return self.refuse(refusals.unreachable(host, port, self._failure, head_only=head_only))
         conversation = self._conversation = Conversation(self._judge_request, self._complain, forwarded)
         self.up.inspector = conversation.requests
         self.down.inspector = conversation.answers
@@ -330,7 +354,7 @@ class Crossing(Relay):
             self._look_after_conversation()
             if self._conversation is not None:
                 self._press(HEAD_SECONDS if self._conversation.requests.within_head else None)
-        elif self._opening is not None and self._opening.holding and self._denial is None:
+        elif self._opening is not None and self._opening.holding and not self._closes:
             self._press(HELLO_SECONDS)
 
     def source_ended(self, flow: Flow) -> None:

@@ -31,6 +31,7 @@ _ABSOLUTE = re.compile(rb"http://([^/?#]*)(?:[/?#]|\Z)", re.IGNORECASE)
 _LONE = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)|\x00")
 _DIGITS = re.compile(rb"[0-9]{1,18}\Z")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?\r\n\Z")
+_NO_REQUEST_LINE = "the request line is not METHOD TARGET HTTP/1.1"
 _HEAD_END = b"\r\n\r\n"
 
 _WORD = re.compile(_TOKEN + rb"{1,64}")
@@ -90,7 +91,7 @@ def begins_as_http(data: bytes | bytearray) -> bool | None:
     if rest[0] not in _SPACE:
         return False
     target = rest.lstrip(_SPACE).lower()
-    if word[0] in _METHODS and target.startswith((b"/", b"http")):
+    if word[0] == b"CONNECT" or (word[0] in _METHODS and target.startswith((b"/", b"http"))):
         return True
     if end < 0:
         return False if b"\0" in rest else None
@@ -110,6 +111,8 @@ def find_head_end(data: bytes | bytearray, seen: int = 0) -> int:
     begin = max(0, seen - len(_HEAD_END) + 1)
     at = data.find(_HEAD_END, begin)
     end = at + len(_HEAD_END) if at >= 0 else -1
+    if data.find(b"\n", begin) >= 0 and not _REQUEST_LINE.match(data):
+        raise BadRequest(_NO_REQUEST_LINE)
     if _LONE.search(data, begin, end if end >= 0 else len(data)):
         raise BadRequest("there is a line end without its other half, or a NUL, in the head")
     if (end if end >= 0 else len(data)) > MAX_HEAD_BYTES:
@@ -121,7 +124,7 @@ def read_request_head(head: bytes) -> RequestHead:
     """What a complete head, with its empty line, says. Raises BadRequest."""
     line = _REQUEST_LINE.match(head)
     if line is None:
-        raise BadRequest("the request line is not METHOD TARGET HTTP/1.1")
+        raise BadRequest(_NO_REQUEST_LINE)
     method, target, major, minor = line.groups()
     if major != b"1" or minor not in b"01":
         raise BadRequest("only HTTP/1.0 and HTTP/1.1 are spoken here")
