@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,6 +117,7 @@ class Host:
         wall: str = "none",
         enforce: bool = True,
         entry: str = "",
+        node_flags: Sequence[str] = (),
         variables: dict[str, str] | None = None,
         stdin: str = "",
     ) -> Outcome:
@@ -141,6 +142,7 @@ class Host:
                 wall=wall,
                 private=(str(temporary),),
                 entry=entry,
+                node_flags=node_flags,
             )
             done = subprocess.run(
                 argv,

@@ -182,7 +182,12 @@ class Caps {
         const callback = rest[rest.length - 1];
         const { count, position } = countOf(rest);
         if (typeof callback !== 'function') return Reflect.apply(real, fs, [descriptor, ...rest]);
-        this.grows(descriptor, count, position);
+        try {
+          this.grows(descriptor, count, position);
+        } catch (error) {
+          process.nextTick(callback, error);
+          return undefined;
+        }
         const done = position === null ? this.comes(descriptor, count) : () => {};
         return Reflect.apply(real, fs, [descriptor, ...rest.slice(0, -1), (...results) => {
           done();
@@ -209,7 +214,14 @@ class Caps {
       const guarded = fs[name];
       fs[name] = this.dressed((file, data, ...rest) => {
         const text = typeof data === 'string' || ArrayBuffer.isView(data) ? data : String(data);
-        if (typeof file === 'number') this.grows(file, lengthOf(text, rest[0]?.encoding ?? rest[0]));
+        const callback = rest[rest.length - 1];
+        try {
+          if (typeof file === 'number') this.grows(file, lengthOf(text, rest[0]?.encoding ?? rest[0]));
+        } catch (error) {
+          if (typeof callback !== 'function') throw error;
+          process.nextTick(callback, error);
+          return undefined;
+        }
         return Reflect.apply(guarded, fs, [file, text, ...rest]);
       }, guarded);
     }

@@ -80,7 +80,7 @@
     for (const name of ['POLICY', 'CHANNEL', 'ROOT', 'MODE', 'ENFORCE', 'WALL', 'PRIVATE', 'ENTRY', 'NODE_FLAGS']) {
       if (env[`AGENTBOX_${name}`] !== undefined) kept[`AGENTBOX_${name}`] = env[`AGENTBOX_${name}`];
     }
-    kept.NODE_OPTIONS = [`--require "${__filename}"`, ...(env.AGENTBOX_NODE_FLAGS || '').split(' ').filter(Boolean)].join(' ');
+    kept.NODE_OPTIONS = [`--require "${__filename}"`, env.AGENTBOX_NODE_FLAGS].filter(Boolean).join(' ');
     kept.PYTHONPATH = (env.PYTHONPATH ?? '').split(':')[0];
     require('./network.cjs').install(effects);
     require('./processes.cjs').install(effects, kept, __filename);
