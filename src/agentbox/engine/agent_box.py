@@ -137,7 +137,19 @@ class AgentBox:
             wall="none",
             private=(outside.scratch,),
             entry=entry,
+            node_flags=() if observe else self._node_flags(outside, entry),
         )
+
+    def _node_flags(self, outside: Outside, entry: str) -> list[str]:
+        """Node's own permissions where no wall stands behind its guard, in versions that have them."""
+        if self._view.kind != "node":
+            return []
+        from agentbox.guest.node_flags import node_grants, permission_flags, version_of
+
+        own = (str(self._guard), outside.channel, outside.policy)
+        reads = (*self._view.shown, *own, *((os.path.dirname(entry),) if entry else ()))
+        grants = node_grants(self._policy, reads=reads, writes=(outside.scratch, outside.home))
+        return permission_flags(version_of(self._view.real), grants)
 
     def _home(self) -> str:
         """A home below the box's own /tmp, or beside agentbox's files where a rule lends the host's /tmp."""

@@ -59,17 +59,20 @@ def injection(
     wall: str = "jail",
     private: Sequence[str] = (),
     entry: str = "",
+    node_flags: Sequence[str] = (),
 ) -> dict[str, str]:
     """The environment of a guest: `base_env` with what loads the guard into it and into what it starts.
 
     `interpreter_kind` (`python`, `node` or anything else) is what the command is; a child may be another, so both ways
     are always set. `policy_path` names a file of `policy_file` (or of policy text, which is slower to start).
     `mode` is `record` or `replay`. `wall` is `jail`, or `none` when nothing but the guard is in the way. `private` are
-    directories that nobody outside sees, `entry` the entry script: both as the guest sees them.
+    directories that nobody outside sees, `entry` the entry script: both as the guest sees them. `node_flags` are words
+    of NODE_OPTIONS that every Node keeps (see `node_flags`); the caller's own NODE_OPTIONS follow.
     """
     del interpreter_kind
     python_path = [guard_dir, *filter(None, base_env.get("PYTHONPATH", "").split(os.pathsep))]
-    node_options = f'--require "{guard_dir}/node/shim.cjs"'
+    flags = " ".join(node_flags)
+    node_options = f'--require "{guard_dir}/node/shim.cjs"' + (f" {flags}" if flags else "")
     if base_env.get("NODE_OPTIONS"):
         node_options += f" {base_env['NODE_OPTIONS']}"
     found = {
@@ -88,6 +91,8 @@ def injection(
     }
     if entry:
         found["AGENTBOX_ENTRY"] = entry
+    if flags:
+        found["AGENTBOX_NODE_FLAGS"] = flags
     return found
 
 
