@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
-MAX_TOLD_APART = 1024
+MAX_TOLD_APART = 512
 _STEP = 10
 
 
@@ -19,11 +19,11 @@ _STEP = 10
 class EgressEvent:
     """One decision or one finished connection.
 
-    `op` is `net.resolve`, `net.connect`, `net.request`, `net.close`, `net.dropped` or `net.unix`.
-    `host` is the name as it was asked for, or the literal address; bytes that no name has stand as `\\DDD`. `address`
-    is what was connected to. `rule` is the text of the deciding rule, `rule_missing` a `net:` rule that would allow it.
-    `method` and `path` are those of an HTTP request, the path without its query, which may hold secrets. `count` is
-    how many equal events this one stands for.
+    `op` is `net.resolve`, `net.connect`, `net.request`, `net.close`, `net.dropped` or `net.unix`. `host` is the name
+    that was asked for (by DNS: in lower case), or the literal address; bytes that no name has stand as `\\DDD`.
+    `address` is what was connected to. `rule` is the text of the deciding rule, `rule_missing` a `net:` rule that would
+    allow it. `method` and `path` are those of an HTTP request, the path without its query, which may hold secrets.
+    `count` is how many equal events this one stands for.
     """
 
     op: str

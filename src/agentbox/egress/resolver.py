@@ -35,8 +35,8 @@ class Limits:
     `buffer_bytes` for it in either direction.
     """
 
-    at_once: int = 64
-    pause_seconds: float = 0.01
+    at_once: int = 32
+    pause_seconds: float = 0.02
     waiting: int = 64
     waiting_seconds: float = 5.0
     asking: int = 8

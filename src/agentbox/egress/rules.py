@@ -93,12 +93,14 @@ class EgressRules:
         and for a further request on a connection that was counted.
         """
         target = parse_address(address if address is not None else host)
-        own = target is not None and not is_special(target) and self._is_own(str(target))
+        special = target is not None and is_special(target)
+        own = target is not None and not special and self._is_own(str(target))
         question = Connect(host, port, address, self._clock(), own)
         decision = self._decide(question, counted)
+        missing = host
         # Where the name itself has no rule, the rule that is missing is the name's.
-        needs_address = target is not None and (own or is_special(target)) and self._names_host(host, port)
-        missing = _host_text(str(target) if needs_address else host)
+        if not decision.allowed and (own or special) and self._names_host(host, port):
+            missing = str(target)
         return self._verdict(decision, question, host, port, missing)
 
     def stands(self, host: str, port: int, address: str | None = None) -> bool:
@@ -146,7 +148,7 @@ class EgressRules:
             return self._told(decision, None, "ask for a host name in ASCII (xn--) or an address in its usual form")
         if port is not None and not 1 <= port <= 65535:
             return self._told(decision, None, "")
-        value = _host_text(missing) if port is None else f"{missing}:{port}"
+        value = _host_text(missing) if port is None else f"{_host_text(missing)}:{port}"
         return self._told(decision, f"net: {value}", self._advice(question, value))
 
     def _told(self, decision: Decision, missing: str | None, hint: str) -> Verdict:
