@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentbox.engine.counting import Counting
+from agentbox.engine.counting import Counting, Sizes
 from agentbox.engine.policy_world import read_policy
 from agentbox.guest.injection import guard_directory, injection, policy_file
 from agentbox.trace import frames
-from agentbox.workspace.sizes import sizes_below
 from agentbox.workspace.tree import Tree
 
 
@@ -101,13 +100,12 @@ class Host:
         )
 
     @staticmethod
-    def sizes(place: str) -> dict[str, tuple[str, int]] | None:
+    def sizes() -> Sizes:
         top = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
         try:
-            found = sizes_below(Tree(top), place, 1000)
+            return Sizes(Tree(top))
         finally:
             os.close(top)
-        return found and {identity: (f"/{path}", size) for identity, (path, size) in found.items()}
 
     def run(
         self,
@@ -125,7 +123,7 @@ class Host:
         file = self.base / "policy"
         parsed = read_policy(policy, root=str(self.project))
         file.write_text(policy_file(parsed))
-        self.counting = Counting(parsed, self.sizes)
+        self.counting = Counting(parsed, self.sizes())
         interpreter = argv[0] if "python" in argv[0] else None
         temporary = self.base / "private"
         temporary.mkdir(exist_ok=True)
