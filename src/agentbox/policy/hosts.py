@@ -47,7 +47,8 @@ SPECIAL_NETWORKS = (
     "fec0::/10",
     "ff00::/8",
 )
-_special: list[Network] = []
+# Masks and networks as numbers, by version: this is asked for every connection.
+_special: dict[int, list[tuple[int, int]]] = {}
 
 
 def parse_address(text: str) -> Address | None:
@@ -85,8 +86,11 @@ def is_special(address: Address) -> bool:
     if not _special:
         import ipaddress
 
-        _special.extend(ipaddress.ip_network(text) for text in SPECIAL_NETWORKS)
-    return any(address.version == network.version and address in network for network in _special)
+        for network in map(ipaddress.ip_network, SPECIAL_NETWORKS):
+            masked = (int(network.netmask), int(network.network_address))
+            _special.setdefault(network.version, []).append(masked)
+    number = int(address)
+    return any(number & mask == network for mask, network in _special[address.version])
 
 
 def is_loopback(address: Address) -> bool:
