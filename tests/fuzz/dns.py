@@ -62,7 +62,7 @@ def _reply(asked: dns_reply.Asked, *records: bytes, flags: int = 0x8180) -> byte
 
 _POINTER = b"\xc0\x0c"
 _ALIAS = b"\4edge\3cdn\xc0\x14"
-_QUERIES = (
+QUERIES = (
     dns_reply.ask(1, "allowed.example", dns.TYPE_A).message,
     dns_reply.ask(2, "LONG-label-of-many-characters." * 7 + "example", 65).message,
     dns_reply.ask(3, "a.b", dns.TYPE_ANY, edns=False).message,
@@ -78,7 +78,7 @@ _REPLIES = (
     _reply(_ASKED, flags=0x8183),
     _reply(_ASKED, flags=0x8380),
 )
-_TOKENS = (
+TOKENS = (
     b"\xc0\x0c",
     b"\xc0\0",
     b"\xff\xff",
@@ -95,6 +95,6 @@ _TOKENS = (
 )
 
 TARGETS = (
-    Target("dns-query", _check_query, _QUERIES, _TOKENS),
-    Target("dns-reply", _check_reply, _REPLIES, _TOKENS),
+    Target("dns-query", _check_query, QUERIES, TOKENS),
+    Target("dns-reply", _check_reply, _REPLIES, TOKENS),
 )

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from tests.fuzz import dns
+from tests.fuzz import dns, dns_zone
 from tests.fuzz.target import Target
 
 TARGETS: tuple[Target, ...] = (
     *dns.TARGETS,
-)  # fmt: skip
+    *dns_zone.TARGETS,
+)
