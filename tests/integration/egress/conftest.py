@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from tests.integration.egress.crossings import Crossings, certificate
+from tests.integration.egress.crossings import Crossings
+from tests.integration.egress.servers import certificate
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.egress.crossings import Crossings, Seen, echo_server, http_server, read_all, rules_of
+from tests.integration.egress.crossings import Crossings, rules_of
+from tests.integration.egress.servers import Seen, echo_server, http_server, read_all
 
 
 def inside(crossings: Crossings, family: socket.AddressFamily = socket.AF_INET) -> socket.socket:

@@ -10,15 +10,8 @@ import threading
 
 import pytest
 
-from tests.integration.egress.crossings import (
-    Crossings,
-    Seen,
-    echo_server,
-    http_server,
-    read_all,
-    read_until,
-    requests_in,
-)
+from tests.integration.egress.crossings import Crossings
+from tests.integration.egress.servers import Seen, echo_server, http_server, read_all, read_until, requests_in
 
 NAMES = {"allowed.test": "127.0.0.1", "other.test": "127.0.0.1"}
 

@@ -12,7 +12,8 @@ import threading
 import pytest
 
 from agentbox.egress.gateway import Limits
-from tests.integration.egress.crossings import Crossings, Seen, echo_server, read_all, read_until
+from tests.integration.egress.crossings import Crossings
+from tests.integration.egress.servers import Seen, echo_server, read_all, read_until
 
 RESET = struct.pack("ii", 1, 0)
 

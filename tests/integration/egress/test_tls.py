@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.egress.crossings import Crossings, read_all, tls_client, tls_server
+from tests.integration.egress.crossings import Crossings
+from tests.integration.egress.servers import read_all, tls_client, tls_server
 
 ASK = b"GET / HTTP/1.1\r\nHost: allowed.test\r\n\r\n"
 
