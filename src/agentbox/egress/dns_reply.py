@@ -73,6 +73,15 @@ def read_reply(message: bytes, asked: Asked) -> Reply | None:
         return None
 
 
+def lost_case(message: bytes, asked: Asked) -> bool:
+    """Whether a message is a reply to the question but for the case of its letters, which some servers do not keep."""
+    end = HEADER.size + len(asked.question)
+    if len(message) < end or int.from_bytes(message[:2], "big") != asked.id or not message[2] & FLAG_RESPONSE >> 8:
+        return False
+    question = message[HEADER.size : end]
+    return question != asked.question and question.lower() == asked.question.lower()
+
+
 def _read(message: bytes, asked: Asked) -> Reply | None:
     ident, flags, questions, answers, _, _ = HEADER.unpack_from(message)
     if ident != asked.id or not flags & FLAG_RESPONSE or flags >> 11 & 0xF:

@@ -28,6 +28,10 @@ _MAX_FORGED = 16
 _PORT = 53
 
 
+class _CaseLostError(Exception):
+    """The server answers in other letters than it was asked in."""
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """Where a name server is."""
@@ -63,18 +67,18 @@ async def query(server: Server, name: str, qtype: int) -> Reply | str:
     Codes other than NOERROR and NXDOMAIN count as no answer.
     """
     problem = "it did not answer in time"
-    edns = True
-    for number, seconds in enumerate(_ATTEMPT_SECONDS):
-        # Some servers do not keep the case of a question: the last attempt goes without.
-        asked = dns_reply.ask(
-            secrets.randbits(16), name if number == len(_ATTEMPT_SECONDS) - 1 else _mixed(name), qtype, edns=edns
-        )
+    edns = mixed = True
+    for seconds in _ATTEMPT_SECONDS:
+        asked = dns_reply.ask(secrets.randbits(16), _mixed(name) if mixed else name, qtype, edns=edns)
         try:
             async with asyncio.timeout(seconds):
                 reply = await _by_datagram(server, asked)
             if reply is None or reply.truncated:
                 async with asyncio.timeout(_STREAM_SECONDS):
                     reply = await _by_stream(server, asked)
+        except _CaseLostError:
+            mixed = False
+            continue
         except TimeoutError:
             continue
         except (OSError, EOFError) as error:
@@ -91,7 +95,7 @@ async def query(server: Server, name: str, qtype: int) -> Reply | str:
 
 
 async def _by_datagram(server: Server, asked: Asked) -> Reply | None:
-    """The reply; None when so many others came that one of them may be forged to fit."""
+    """The reply; None when so many others came that one of them may be forged to fit. Raises _CaseLostError."""
     loop = asyncio.get_running_loop()
     family = socket.AF_INET6 if ":" in server.address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as asking:
@@ -99,9 +103,12 @@ async def _by_datagram(server: Server, asked: Asked) -> Reply | None:
         asking.connect((server.address, server.port))
         asking.send(asked.message)
         for _ in range(_MAX_FORGED):
-            reply = dns_reply.read_reply(await loop.sock_recv(asking, dns.MAX_STREAM_BYTES), asked)
+            message = await loop.sock_recv(asking, dns.MAX_STREAM_BYTES)
+            reply = dns_reply.read_reply(message, asked)
             if reply is not None:
                 return reply
+            if dns_reply.lost_case(message, asked):
+                raise _CaseLostError
     return None
 
 

@@ -128,6 +128,13 @@ async def test_forged_replies_are_not_believed(forged: int) -> None:
         assert (server.over_tcp > 0) == (forged > 16)
 
 
+async def test_server_that_does_not_keep_the_case_is_asked_again_without_delay() -> None:
+    async with NameServer(always(Said((FOUR, SIX), lower_case=True))) as server:
+        found = await Upstream(server.address, deadline_seconds=0.9).lookup("a-name-with-letters.test")
+        assert found == Found((FOUR, SIX))
+        assert len(server.asked) == 4
+
+
 async def test_server_without_edns_is_asked_without_it() -> None:
     async with NameServer(always(Said((FOUR,), only_with_edns=False))) as server:
         assert await Upstream(server.address).lookup("a.test") == Found((FOUR,))
@@ -157,6 +164,17 @@ async def test_nobody_at_the_address_is_a_failure() -> None:
         port = taken.getsockname()[1]
     found = await Upstream(f"127.0.0.1:{port}").lookup("a.test")
     assert "refused" in found.failure
+
+
+async def test_lost_datagram_is_sent_again() -> None:
+    asked: list[int] = []
+
+    def loses_the_first(name: str, qtype: int) -> Said:
+        asked.append(qtype)
+        return Said((FOUR, SIX), silent=asked.count(qtype) == 1)
+
+    async with NameServer(loses_the_first) as server:
+        assert await Upstream(server.address).lookup("a.test") == Found((FOUR, SIX))
 
 
 async def test_silent_server_is_a_failure_when_the_deadline_is_over() -> None:
