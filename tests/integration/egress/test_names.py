@@ -70,12 +70,12 @@ class Guest:
     events: list[EgressEvent]
     resolver_file: Path
 
-    async def run(self, code: str, *arguments: str) -> Any:
-        """What a Python program in the namespace prints as JSON."""
+    async def run(self, code: str, *arguments: str, program: tuple[str, ...] = (sys.executable, "-c")) -> Any:
+        """What a program in the namespace, Python unless another is named, prints as JSON."""
         inside = f'mount --bind {self.resolver_file} /etc/resolv.conf && exec "$@"'
         process = await asyncio.create_subprocess_exec(
             *("nsenter", f"--net=/proc/self/fd/{self.attachment.namespace_fd}"),
-            *("unshare", "--mount", "sh", "-c", inside, "sh", sys.executable, "-c", code, *arguments),
+            *("unshare", "--mount", "sh", "-c", inside, "sh", *program, code, *arguments),
             stdout=asyncio.subprocess.PIPE,
             pass_fds=(self.attachment.namespace_fd,),
         )
@@ -167,3 +167,25 @@ address = socket.getaddrinfo("a.allowed.test", 1, socket.AF_INET)[0][4][0]
 print(json.dumps([socket.gethostbyaddr(address)[0], socket.getfqdn("198.18.200.9")]))
 """
     assert await here.run(code) == ["a.allowed.test", "198.18.200.9"]
+
+
+async def test_node_finds_names_with_its_own_resolver_and_with_that_of_the_system(guest: Any) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("Node is missing: apt-get install nodejs")
+    here = await guest("*.allowed.test")
+    code = """
+const dns = require('node:dns').promises;
+const told = (promise) => promise.then((found) => found, (error) => error.code);
+(async () => console.log(JSON.stringify([
+  await told(dns.resolve4('a.allowed.test')), await told(dns.resolve6('a.allowed.test')),
+  (await dns.lookup('a.allowed.test', { all: true })).map((found) => found.address),
+  await told(dns.resolve4('evil.test')), await told(dns.lookup('evil.test')),
+  await told(dns.resolveTxt('a.allowed.test')), await told(dns.resolveMx('evil.test')),
+  await told(dns.resolveAny('evil.test')),
+])))();
+"""
+    four, six, both, *others = await here.run(code, program=(node, "-e"))
+    assert sorted(both) == sorted(four + six)
+    assert {here.names.name_of(address) for address in both} == {"a.allowed.test"}
+    assert others == ["ENOTFOUND", "ENOTFOUND", "ENODATA", "ENOTFOUND", "ENOTFOUND"]
