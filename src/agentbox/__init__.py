@@ -8,10 +8,23 @@ __version__ = "0.9.0"
 # Public names, loaded when they are used: importing the package must cost nothing.
 _PUBLIC = {
     "AgentboxError": "agentbox.errors",
+    "CheckpointError": "agentbox.errors",
     "Policy": "agentbox.policy.document",
     "PolicyError": "agentbox.errors",
+    "PolicyViolation": "agentbox.errors",
+    "ReplayDivergence": "agentbox.errors",
+    "TraceTampered": "agentbox.errors",
 }
-__all__ = ["AgentboxError", "Policy", "PolicyError", "__version__"]
+__all__ = [
+    "AgentboxError",
+    "CheckpointError",
+    "Policy",
+    "PolicyError",
+    "PolicyViolation",
+    "ReplayDivergence",
+    "TraceTampered",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> object:

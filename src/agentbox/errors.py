@@ -15,15 +15,18 @@ What guest code does (a timeout, an OOM kill, a non-zero exit, too much output) 
     +- ConfigError             a setting has a bad value
     +- PolicyError             a policy cannot be used (also a ValueError)
     |  +- PolicySyntaxError    its text is wrong: path, line, column
+    +- PolicyViolation         the policy denies what a program tried (also a PermissionError)
     +- IsolationError          the box could not be built
     |  +- BackendUnavailableError
     |  +- ConfinementError
     |  +- UnguardedError
     +- WorkspaceError
     |  +- UnsafeArchiveError
+    |  +- CheckpointError      a checkpoint could not be taken, so nothing was changed
     +- TraceError              a trace could not be written or read
     |  +- TraceTampered        it is not what was written
     |  +- TraceKeyError        the signing key cannot be used
+    +- ReplayDivergence        a replay went another way than its record
     +- InternalError           our bug
 """
 
@@ -131,6 +134,12 @@ class PolicySyntaxError(PolicyError):
         return "".join("\t" if character == "\t" else " " for character in before) + "^"
 
 
+class PolicyViolation(AgentboxError, PermissionError):  # noqa: N818
+    """The policy denies what the program tried, and it did not happen: `data["effect"]`, `data["target"]`."""
+
+    code = "policy_violation"
+
+
 class IsolationError(AgentboxError):
     """The box could not be built, so nothing ran (fail closed)."""
 
@@ -167,6 +176,12 @@ class UnsafeArchiveError(WorkspaceError):
     code = "unsafe_archive"
 
 
+class CheckpointError(WorkspaceError):
+    """The checkpoint that must come before the first change could not be taken, so nothing was changed."""
+
+    code = "checkpoint_failed"
+
+
 class TraceError(AgentboxError):
     """A trace could not be written or read. Whoever records a run must end it: no effect may go without a record."""
 
@@ -183,6 +198,12 @@ class TraceKeyError(TraceError):
     """The key that signs traces is missing, is no key, or could have been read by others."""
 
     code = "trace_key"
+
+
+class ReplayDivergence(AgentboxError):  # noqa: N818
+    """A replay did something else than its record: `data["step"]` of the first step that differs."""
+
+    code = "replay_divergence"
 
 
 class InternalError(AgentboxError):

@@ -203,7 +203,13 @@ def agent_plan(
     base = jail_plan(
         confinement, host, host_uid=host_uid, host_gid=host_gid, memory_held_by_cgroup=memory_held_by_cgroup
     )
-    grants = {grant.path: grant.writable for grant in confinement.files if grant.present}
+    wide = _exactly_writable(confinement)
+    grants = {
+        grant.path: grant.writable
+        for grant in confinement.files
+        # A wider grant of writing wins over a narrower one of reading.
+        if grant.present and (grant.writable or not _is_covered(grant.path, wide))
+    }
     for denial in confinement.file_denials:
         if denial.present and not denial.hidden:
             grants[denial.path] = False
@@ -284,6 +290,7 @@ def workspace_view(confinement: Confinement, entry: str) -> WorkspaceView:
     """What the grants and denials of a policy leave of the workspace. `entry` is the program's own file in it, which
     the interpreter must be able to read."""
     grants: dict[str, bool] = {}
+    exact = _exactly_writable(confinement)
     for grant in confinement.files:
         path = WORKSPACE if _is_covered(WORKSPACE, [grant.path]) else grant.path
         if grant.present and _is_covered(path, [WORKSPACE]):
@@ -291,8 +298,12 @@ def workspace_view(confinement: Confinement, entry: str) -> WorkspaceView:
     grants.setdefault(entry, False)
     shown: dict[str, bool] = {}
     for path, writable in sorted(grants.items(), key=lambda item: item[0].split("/")):
-        # What a grant above shows in the same way needs no mount of its own, and must not get a narrower one.
-        if not any(_is_covered(path, [above]) and (given or not writable) for above, given in shown.items()):
+        # What a grant above shows in the same way needs no mount of its own, and must not get a narrower one; where the
+        # one above is wider than its rule, a narrower one holds it.
+        if not any(
+            _is_covered(path, [above]) and (given == writable or (given and _is_covered(path, exact)))
+            for above, given in shown.items()
+        ):
             shown[path] = writable
     denials = [denial for denial in confinement.file_denials if denial.present]
     return WorkspaceView(
@@ -300,6 +311,11 @@ def workspace_view(confinement: Confinement, entry: str) -> WorkspaceView:
         tuple(denial.path for denial in denials if not denial.hidden),
         tuple(denial.path for denial in denials if denial.hidden),
     )
+
+
+def _exactly_writable(confinement: Confinement) -> list[str]:
+    """The paths at and below which everything may be written, as far as grants say."""
+    return [grant.path for grant in confinement.files if grant.present and grant.writable and grant.held_by == "kernel"]
 
 
 def _is_covered(path: str, grants: Iterable[str]) -> bool:

@@ -95,6 +95,7 @@ class _Files:
                 files._deny(rule, rule.target, writable)
             elif isinstance(rule.target, (HostTarget, UnixTarget)) and rule.target.rate is not None:
                 files.interpreter_only.append(rule.text)
+        files._widen()
         files._keep_own(writable)
         if policy.protects:
             files._protect(writable)
@@ -133,6 +134,17 @@ class _Files:
                 self._grants[path] = replace(before, held_by=held_by)
             return
         self._grants[path] = FileGrant(path, writable, self._view.exists(path), held_by, rule.text)
+
+    def _widen(self) -> None:
+        """What is there, may be read by one rule, and matches a pattern that may be written, may be written."""
+        patterns = [
+            rule.target
+            for rule in self._policy.rules
+            if rule.verb == "write" and not rule.deny and isinstance(rule.target, PathTarget) and rule.target.pattern
+        ]
+        for path, grant in self._grants.items() if patterns else ():
+            if not grant.writable and any(covers(pattern, path) for pattern in patterns):
+                self._grants[path] = replace(grant, writable=True)
 
     def _deny(self, rule: Rule, target: PathTarget, writable: tuple[str, ...]) -> None:
         hidden = rule.verb == "read"

@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from agentbox.isolation.plan import WORKSPACE, HostView, jail_plan, unisolated_plan, watched_plan, workspace_view
+from agentbox.isolation.plan import (
+    WORKSPACE,
+    AgentView,
+    GuardView,
+    HostView,
+    agent_plan,
+    jail_plan,
+    unisolated_plan,
+    watched_plan,
+    workspace_view,
+)
 from agentbox.models import Confinement, FileDenial, FileGrant, Layer, Limits, ProgramRule
 
 LIMITS = Limits(timeout_seconds=30, memory_mb=256, cpus=1.0, pids=64, disk_mb=128, max_output_bytes=1 << 20)
@@ -90,6 +100,25 @@ def test_grants_of_the_whole_workspace_need_no_mount_below_it() -> None:
     assert shown(grant("/work", writable=True), grant("/work/a")) == (("/work", True),)
 
 
+def test_a_narrower_grant_stays_where_the_one_above_is_wider_than_its_rule() -> None:
+    wide = FileGrant("/work", True, True, Layer.INTERPRETER, "write: ./*.txt")
+    assert shown(wide, grant("/work/a")) == (("/work", True), ("/work/a", False), (ENTRY, False))
+    assert shown(wide, grant("/work/a", writable=True)) == (("/work", True), (ENTRY, False))
+
+
+def agent_grants(*files: FileGrant) -> tuple[tuple[str, bool], ...]:
+    view = AgentView("/p", (), (), ("/usr/bin/python3", ()), "/run/agentbox/channel", "/tmp/home")
+    confinement = Confinement(LIMITS, files=files)
+    return agent_plan(confinement, HOST, view, host_uid=1, host_gid=1, memory_held_by_cgroup=True).grants
+
+
+def test_an_agents_grant_of_reading_does_not_narrow_a_wider_one_of_writing() -> None:
+    assert agent_grants(grant("/p/a", writable=True), grant("/p/a/b")) == (("/p/a", True),)
+    assert agent_grants(grant("/p"), grant("/p/a", writable=True)) == (("/p", False), ("/p/a", True))
+    wide = FileGrant("/p/a", True, True, Layer.INTERPRETER, "write: ./a/*.txt")
+    assert agent_grants(wide, grant("/p/a/b")) == (("/p/a", True), ("/p/a/b", False))
+
+
 def test_a_writable_directory_in_a_read_only_one_has_a_mount_of_its_own_after_it() -> None:
     assert shown(grant("/work/a/out", writable=True), grant("/work")) == (("/work", False), ("/work/a/out", True))
 
@@ -127,3 +156,11 @@ def test_a_policy_without_exec_rules_allows_the_command_alone() -> None:
     held = watched_plan(plan, Confinement(LIMITS, programs=((rule,),), policy_sha256="0"), ("/usr/bin/python3", ()))
     assert held.exec_rules is not None
     assert (held.exec_rules[0][0]["exe"], held.exec_rules[0][0]["args"]) == ("/usr/bin/ls", ("-l",))
+
+
+def test_a_guard_is_shown_read_only_and_has_a_channel() -> None:
+    plan = PLANS["jail_with_cgroup"]
+    guard = GuardView("/state/guards/1", "/run/agentbox/guard", "/run/agentbox/channel")
+    held = watched_plan(plan, Confinement(LIMITS, policy_sha256="0"), ("/usr/bin/python3", ()), guard)
+    assert held.binds[-1] == ("/state/guards/1", "/run/agentbox/guard")
+    assert held.channel == "/run/agentbox/channel"

@@ -169,3 +169,12 @@ def test_grants_of_two_policies_say_what_their_decisions_say(first: list[str], s
     above = [g for g in confinement.files if path == g.path or path.startswith(f"{g.path}/")]
     assert bool(above) == decide(both, Read(path)).allowed
     assert any(g.writable for g in above) == decide(both, Write(path)).allowed
+
+
+def test_what_may_be_read_and_matches_a_pattern_for_writing_may_be_written() -> None:
+    view = Files("/w/a.txt", "/w/data/x")
+    assert grants("write: ./*.txt\nread: ./a.txt, ./data", view) == [
+        ("/w", True, True, Layer.INTERPRETER),
+        ("/w/a.txt", True, True, Layer.KERNEL),
+        ("/w/data", False, True, Layer.KERNEL),
+    ]
