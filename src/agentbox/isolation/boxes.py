@@ -340,7 +340,8 @@ class Box:
         async def listen() -> None:
             while (taken := await channel.receive()) is not None:
                 if on_spawn is not None:
-                    on_spawn(taken[0])
+                    for report in taken[0]["reports"]:
+                        on_spawn(report)
 
         self._verdicts = channel
         self._listener = asyncio.create_task(listen())

@@ -12,7 +12,6 @@ import struct
 from agentbox.linux import seccomp
 from agentbox.linux.process import forbid_new_privileges
 from agentbox.linux.syscalls import libc, number, syscall
-from agentbox.records import dataclass
 
 _SET_MODE_FILTER = 1
 _NEW_LISTENER = 8
@@ -32,14 +31,18 @@ _NOTIFICATION = struct.Struct("=QIIiIQ6Q")
 _RESPONSE = struct.Struct("=QqiI")
 
 
-@dataclass(frozen=True)
 class Notification:
-    """A call that waits for an answer. `pid` is the thread's, as the supervisor's PID namespace sees it."""
+    """A call that waits for an answer. `pid` is the thread's, as the supervisor's PID namespace sees it. Nobody changes
+    it."""
 
-    id: int
-    pid: int
-    number: int
-    arguments: tuple[int, ...]
+    # Made for every execve of a box, so it is made as cheaply as can be.
+    __slots__ = ("arguments", "id", "number", "pid")
+
+    def __init__(self, identifier: int, pid: int, number: int, arguments: tuple[int, ...]) -> None:
+        self.id = identifier
+        self.pid = pid
+        self.number = number
+        self.arguments = arguments
 
 
 def build(names: tuple[str, ...], machine: str | None = None) -> bytes:

@@ -20,6 +20,9 @@ _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 
+# Of the C library's `sigset_t`.
+_SIGNAL_SET_BYTES = 128
+
 _CAPABILITY_VERSION_3 = 0x20080522
 # NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE, each with its lock: uid 0 and exec never give capabilities back.
 _SECUREBITS_LOCKED = 0b11001111
@@ -144,3 +147,9 @@ def reset_signals() -> None:
             except (OSError, ValueError):
                 continue
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def signal_descriptor(number: int) -> int:
+    """A descriptor that is readable when this signal, which must be blocked, has come; 128 bytes tell of each."""
+    mask = (1 << (number - 1)).to_bytes(_SIGNAL_SET_BYTES, "little")
+    return check("signalfd", int(libc.signalfd(-1, mask, os.O_CLOEXEC | os.O_NONBLOCK)))

@@ -8,6 +8,10 @@ import os
 
 from agentbox.linux.syscalls import check, libc
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _CONT = 7
 _DETACH = 17
 _GETEVENTMSG = 0x4201
@@ -22,13 +26,36 @@ WALL = 0x40000000
 
 _AT_EXECFN = 31
 _READ_BYTES = 1 << 16
+_PAGE_BYTES = 4096
+
+
+class _Vector(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+def _function(name: str, arguments: tuple[Any, ...]) -> Any:
+    """A function of the C library with its types said once: each call of the judge is on the way of a program."""
+    function = getattr(libc, name, None)
+    if function is not None:
+        function.restype = ctypes.c_long
+        function.argtypes = arguments
+    return function
+
+
+_call = _function("ptrace", (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p))
+_copy = _function(
+    "process_vm_readv",
+    (ctypes.c_long, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong),
+)
+_buffer = ctypes.create_string_buffer(_PAGE_BYTES)
+_here = _Vector(ctypes.addressof(_buffer), _PAGE_BYTES)
+_there = _Vector(None, 0)
+_here_at, _there_at = ctypes.addressof(_here), ctypes.addressof(_there)
 
 
 def _ptrace(request: int, pid: int, data: int = 0) -> None:
-    function = libc.ptrace
-    function.restype = ctypes.c_long
-    function.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
-    check(f"ptrace {request:#x}", int(function(request, pid, None, data)))
+    if _call(request, pid, None, data) < 0:
+        check(f"ptrace {request:#x}", -1)
 
 
 def seize(pid: int) -> None:
@@ -74,37 +101,34 @@ def executed_name(proc: int, pid: int) -> bytes:
     entries = memoryview(auxv[: len(auxv) // 16 * 16]).cast("Q")
     for key, value in zip(entries[::2], entries[1::2], strict=True):
         if key == _AT_EXECFN:
-            return read_string(proc, pid, value)
+            return read_string(pid, value)
     return b""
 
 
-def read_string(proc: int, pid: int, address: int, limit: int = 4096) -> bytes:
+def read_string(pid: int, address: int, limit: int = 4096) -> bytes:
     """A NUL-terminated string of another process's memory, at most `limit` bytes. Raises OSError."""
-    fd = os.open(f"{pid}/mem", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
-    try:
-        found = b""
-        while len(found) < limit:
-            # A string may end right before a page that is not mapped.
-            step = min(limit - len(found), 4096 - (address + len(found)) % 4096)
-            piece = os.pread(fd, step, address + len(found))
-            end = piece.find(b"\0")
-            if end >= 0:
-                return found + piece[:end]
-            if not piece:
-                break
-            found += piece
-        return found
-    finally:
-        os.close(fd)
+    found = b""
+    while len(found) < limit:
+        # A string may end right before a page that is not mapped.
+        step = min(limit - len(found), _PAGE_BYTES - (address + len(found)) % _PAGE_BYTES)
+        piece = read_bytes(pid, address + len(found), step)
+        end = piece.find(b"\0")
+        if end >= 0:
+            return found + piece[:end]
+        if not piece:
+            break
+        found += piece
+    return found
 
 
-def read_bytes(proc: int, pid: int, address: int, size: int) -> bytes:
-    """Bytes of another process's memory. Raises OSError."""
-    fd = os.open(f"{pid}/mem", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
-    try:
-        return os.pread(fd, size, address)
-    finally:
-        os.close(fd)
+def read_bytes(pid: int, address: int, size: int) -> bytes:
+    """Up to 4096 bytes of another process's memory. Raises OSError."""
+    _here.length = _there.length = min(size, _PAGE_BYTES)
+    _there.base = address
+    copied = _copy(pid, _here_at, 1, _there_at, 1, 0)
+    if copied < 0:
+        check("process_vm_readv", -1)
+    return ctypes.string_at(_buffer, copied)
 
 
 def _read(proc: int, path: str, limit: int) -> bytes:
@@ -132,6 +156,6 @@ def arguments(proc: int, pid: int, limit: int = 1 << 20) -> list[bytes]:
 def former_thread(pid: int) -> int:
     """After EVENT_EXEC: the id of the thread that called execve, which has the leader's id now."""
     message = ctypes.c_ulong(0)
-    function = libc.ptrace
-    check("ptrace geteventmsg", int(function(_GETEVENTMSG, pid, None, ctypes.addressof(message))))
-    return int(message.value)
+    if _call(_GETEVENTMSG, pid, None, ctypes.addressof(message)) < 0:
+        check("ptrace geteventmsg", -1)
+    return message.value

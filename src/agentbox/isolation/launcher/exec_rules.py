@@ -21,13 +21,15 @@ class ExecRules:
     """Decides on programs by what they really are: the file that runs, and the words it got."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
-        self._rules = [{**_DEFAULTS, **rule} for rule in rules]
+        whole = [{**_DEFAULTS, **rule} for rule in rules]
+        self._denials = [rule for rule in whole if rule["deny"]]
+        self._grants = [rule for rule in whole if not rule["deny"]]
+        self._granted = {rule["exe"] for rule in self._grants}
+        self._with_libexec = [rule for rule in self._grants if rule["libexec"]]
 
     def may_start(self, path: str, parent: str) -> bool:
         """Whether any rule could allow the file at `path`; a cheap first look that allows nothing by itself."""
-        return any(
-            not rule["deny"] and (path == rule["exe"] or _comes_with(rule, path, parent)) for rule in self._rules
-        )
+        return path in self._granted or any(_comes_with(rule, path, parent) for rule in self._with_libexec)
 
     def decide(self, exe: str, argv: Sequence[bytes], *, script: str = "", parent: str = "") -> Rule | None:
         """The rule that allows a program, or None.
@@ -41,18 +43,16 @@ class ExecRules:
             names = [index for index, word in enumerate(words) if word.rpartition(b"/")[2] == _base(script)]
             target, called = script, _base(script)
             words = words[names[0] + 1 :] if names else words
-        for rule in self._rules:
-            if rule["deny"] and target == rule["exe"] and _begins(words, rule):
+        for rule in self._denials:
+            if target == rule["exe"] and _begins(words, rule):
                 return None
-        for rule in self._rules:
-            if rule["deny"]:
-                continue
+        for rule in self._grants:
             if target == rule["exe"]:
                 # What an allowed program starts of itself comes with it; else the name must belong to the rule, since
                 # on some hosts many programs are one file.
                 if parent == target or (_same_name(called, rule["name"] or target) and _begins(words, rule)):
                     return rule
-            elif _comes_with(rule, target, parent):
+            elif rule["libexec"] and _comes_with(rule, target, parent):
                 return rule
         return None
 
@@ -62,6 +62,8 @@ def _encoded(words: Sequence[str]) -> list[bytes]:
 
 
 def _begins(words: Sequence[bytes], rule: Rule) -> bool:
+    if not rule["args"]:
+        return True
     wanted = _encoded(rule["args"])
     return list(words[: len(wanted)]) == wanted
 

@@ -15,18 +15,20 @@ from __future__ import annotations
 import errno
 import os
 import select
+from time import monotonic
 from typing import Any
 
-from agentbox.isolation.launcher import wire
 from agentbox.isolation.launcher.exec_rules import ExecRules
+from agentbox.isolation.launcher.reports import Reports
 from agentbox.light import contextlib, signal, socket
-from agentbox.linux import notify, ptrace
+from agentbox.linux import notify, process, ptrace
 from agentbox.linux.syscalls import number
 
 CALLS = ("execve", "execveat")
 WITNESSED = ("open", "openat", "creat", "connect")
-_MAX_REPORTED_WORDS = 256
-_MAX_REPORTED_BYTES = 4096
+# What needs no haste waits so long: reports of what was allowed, and threads that came back from their execve.
+_LATER_MS = 10
+_SIGNAL_BYTES = 128
 _AT_FDCWD = -100
 _OWN = (b"/proc/self/", b"/proc/thread-self/")
 _ENV = ("/usr/bin/env", "/bin/env")
@@ -39,6 +41,7 @@ class Judge:
         self.listener = listener
         self.proc = proc
         self.owner = owner
+        self.reports = Reports(owner)
         self.init_pid = init_pid
         # One set for each policy; every one of them must allow.
         self.rules = None if plan["exec_rules"] is None else [ExecRules(rules) for rules in plan["exec_rules"]]
@@ -58,27 +61,31 @@ class Judge:
 
     def serve(self) -> None:
         """Answer until init has died; tracees die with this process."""
-        wake_read, wake_write = os.pipe()
-        os.set_blocking(wake_read, False)
-        os.set_blocking(wake_write, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        # A handler would interrupt every call here, and the poll after it would be made twice.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        children = process.signal_descriptor(signal.SIGCHLD)
         notify.answer_on_the_same_cpu(self.listener)
         poller = select.poll()
         poller.register(self.listener, select.POLLIN)
-        poller.register(wake_read, select.POLLIN)
+        poller.register(children, select.POLLIN)
         poller.register(self.owner, select.POLLIN)
+        settled = 0.0
         while True:
-            for fd, events in poller.poll():
+            late = self.asking or self.reports.waiting
+            events = poller.poll(_LATER_MS if late else None)
+            if late and (not events or monotonic() - settled > _LATER_MS / 1000):
+                self.settle()
+                settled = monotonic()
+            for fd, event in events:
                 if fd == self.listener:
-                    if events & select.POLLIN:
+                    if event & select.POLLIN:
                         self.asked()
                     else:
                         poller.unregister(self.listener)
-                elif fd == wake_read:
-                    with contextlib.suppress(BlockingIOError):
-                        os.read(wake_read, 4096)
+                elif fd == children:
+                    os.read(children, _SIGNAL_BYTES)
                     if not self.collect():
+                        self.reports.flush()
                         return
                     deferred, self.deferred = self.deferred, []
                     for call in deferred:
@@ -86,6 +93,14 @@ class Judge:
                 else:
                     # The owner says nothing here; this is its end.
                     return
+
+    def settle(self) -> None:
+        """Tell what was allowed. Stop threads whose execve was let through and has not succeeded so far: most likely
+        it failed, and they are to be let go."""
+        self.reports.flush()
+        for thread in self.asking:
+            with contextlib.suppress(OSError):
+                ptrace.interrupt(thread)
 
     def asked(self) -> None:
         """A thread makes a call that the box's filter hands over."""
@@ -100,7 +115,7 @@ class Judge:
 
     def consider(self, call: notify.Notification) -> None:
         """A thread is about to execve."""
-        parent = self.program_of(call.pid)
+        parent = self.program_of(call.pid) if self.rules is not None else ""
         try:
             named = self.target_of(call)
         except OSError as error:
@@ -111,8 +126,8 @@ class Judge:
         if not notify.still_waiting(self.listener, call):
             return
         if self.rules is not None and named and not self.worth_a_look(call.pid, named, parent):
-            self.report(call.pid, named, [], allowed=False, reason="no rule names this program")
             notify.refuse(self.listener, call, errno.EACCES)
+            self.reports.spawn(call.pid, named, [], allowed=False, reason="no rule names this program")
             return
         if self.sibling_is_executing(call.pid):
             self.deferred.append(call)
@@ -121,10 +136,8 @@ class Judge:
             notify.refuse(self.listener, call, errno.EAGAIN)
             return
         self.asking[call.pid] = (parent, named)
+        # If it fails it comes back to the program, traced: see `settle`.
         notify.let_through(self.listener, call)
-        # An execve that fails comes back to the program; this makes it stop there, so that it can be let go.
-        with contextlib.suppress(OSError):
-            ptrace.interrupt(call.pid)
 
     def sibling_is_executing(self, thread: int) -> bool:
         """Whether another thread of the same process is inside an execve that was let through. It holds its process's
@@ -134,6 +147,8 @@ class Judge:
             if not _exists(f"{thread}/task/{other}", self.proc):
                 continue
             if ptrace.tracer(self.proc, other) == self.own_pid:
+                with contextlib.suppress(OSError):
+                    ptrace.interrupt(other)
                 return True
             del self.asking[other]
         return False
@@ -163,11 +178,11 @@ class Judge:
                     flags = os.O_WRONLY | os.O_CREAT
                 found = self.opened(call.pid, at, address, flags)
             if found:
-                wire.send(self.owner, {"witness": {"pid": call.pid, **found}})
+                self.reports.witness(call.pid, found)
 
     def opened(self, pid: int, at: int, address: int, flags: int) -> dict[str, Any]:
         """Path and intent of an open."""
-        named = ptrace.read_string(self.proc, pid, address)
+        named = ptrace.read_string(pid, address)
         writes = bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC))
         found = {"op": "open_write" if writes else "open_read", "path": named.decode(errors="surrogateescape")}
         try:
@@ -179,7 +194,7 @@ class Judge:
     def address_of(self, call: notify.Notification) -> dict[str, Any]:
         """The address of a connect, as text."""
         size = min(call.arguments[2] & 0xFFFFFFFF, 128)
-        raw = ptrace.read_bytes(self.proc, call.pid, call.arguments[1], size)
+        raw = ptrace.read_bytes(call.pid, call.arguments[1], size)
         family = int.from_bytes(raw[:2], "little")
         if family == socket.AF_UNIX:
             name = raw[2:].rstrip(b"\0") if raw[2:3] != b"\0" else b"@" + raw[3:]
@@ -208,7 +223,7 @@ class Judge:
         at, address = _AT_FDCWD, call.arguments[0]
         if call.number == self.execveat:
             at, address = _signed(call.arguments[0]), call.arguments[1]
-        name = ptrace.read_string(self.proc, call.pid, address)
+        name = ptrace.read_string(call.pid, address)
         return self.resolve(call.pid, name, "cwd" if at == _AT_FDCWD else f"fd/{at}")
 
     def resolve(self, pid: int, name: bytes, start: str) -> str:
@@ -218,11 +233,15 @@ class Judge:
         if name.startswith(_OWN):
             # Here `self` would be this process, which the box's /proc does not have.
             start, name = ".", name.partition(b"self/")[2]
-        base = os.open(f"{pid}/{start}", os.O_PATH | os.O_CLOEXEC, dir_fd=self.proc)
-        try:
-            found = os.open(name, os.O_PATH | os.O_CLOEXEC, dir_fd=base)
-        finally:
-            os.close(base)
+        if name[:1] == b"/":
+            # The box's root is this process's too.
+            found = os.open(name, os.O_PATH | os.O_CLOEXEC)
+        else:
+            base = os.open(f"{pid}/{start}", os.O_PATH | os.O_CLOEXEC, dir_fd=self.proc)
+            try:
+                found = os.open(name, os.O_PATH | os.O_CLOEXEC, dir_fd=base)
+            finally:
+                os.close(base)
         try:
             return os.readlink(f"self/fd/{found}", dir_fd=self.proc)
         finally:
@@ -254,10 +273,12 @@ class Judge:
             parent, named = self.asking.pop(former, ("", ""))
             # The leader, whose id this is now, may have been asking too; and an interpreter's turn was for this one.
             self.asking.pop(pid, None)
-            if self.allows(pid, parent, named):
+            target, argv, reason, refusal = self.judge(pid, parent, named)
+            if reason:
                 ptrace.detach(pid)
             else:
                 os.kill(pid, signal.SIGKILL)
+            self.reports.spawn(pid, target, argv, allowed=bool(reason), reason=reason or refusal)
         elif event == ptrace.EVENT_STOP:
             # The execve failed and its caller is on its way back.
             self.asking.pop(pid, None)
@@ -265,9 +286,10 @@ class Judge:
         else:
             ptrace.proceed(pid, os.WSTOPSIG(status))
 
-    def allows(self, pid: int, parent: str, named: str) -> bool:
-        """Judge a process in its exec stop. `parent` is the file that it ran before, `named` the one that it named when
-        it asked, which its other threads may have changed since."""
+    def judge(self, pid: int, parent: str, named: str) -> tuple[str, list[bytes], str, str]:
+        """Judge a process in its exec stop: what runs, with which words, why it may, '' when it may not, and why not.
+        `parent` is the file that it ran before, `named` the one that it named when it asked, which its other threads
+        may have changed since."""
         expected = self.through_env.pop(pid, None)
         try:
             exe = os.readlink(f"{pid}/exe", dir_fd=self.proc)
@@ -275,8 +297,7 @@ class Judge:
             # Where the named file is what runs, no script came between.
             name = b"" if exe == named and expected is None else ptrace.executed_name(self.proc, pid)
         except OSError as error:
-            self.report(pid, "", [], allowed=False, reason=f"cannot be looked at: {error.strerror}")
-            return False
+            return "", [], "", f"cannot be looked at: {error.strerror}"
         script = self.script_of(pid, exe, name)
         if self.rules is None:
             reason = "no exec rules"
@@ -288,8 +309,7 @@ class Judge:
             reason = self.reason_to_allow(script or exe, exe, argv, script, parent)
         if reason and script and exe in _ENV and len(argv) > 1:
             self.through_env[pid] = (script, argv[1])
-        self.report(pid, script or exe, argv, allowed=bool(reason), reason=reason or "no rule allows it")
-        return bool(reason)
+        return script or exe, argv, reason, "no rule allows it"
 
     def reason_to_allow(self, target: str, exe: str, argv: list[bytes], script: str, parent: str) -> str:
         """Why a program may run, '' when it may not."""
@@ -344,13 +364,6 @@ class Judge:
             return self.resolve(pid, word, "cwd") == path
         except OSError:
             return False
-
-    def report(self, pid: int, exe: str, argv: list[bytes], *, allowed: bool, reason: str) -> None:
-        """Tell the owner; it writes the trace."""
-        words = [word[:_MAX_REPORTED_BYTES].decode(errors="surrogateescape") for word in argv[:_MAX_REPORTED_WORDS]]
-        message = {"spawn": {"pid": pid, "exe": exe, "argv": words, "allowed": allowed, "reason": reason}}
-        with contextlib.suppress(OSError):
-            wire.send(self.owner, message)
 
 
 def _exists(path: str, directory: int) -> bool:
