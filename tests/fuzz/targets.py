@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from tests.fuzz import dns, dns_zone
+from tests.fuzz import dns, dns_zone, http, tls
 from tests.fuzz.target import Target
 
 TARGETS: tuple[Target, ...] = (
     *dns.TARGETS,
+    *http.TARGETS,
+    *tls.TARGETS,
     *dns_zone.TARGETS,
 )

@@ -189,7 +189,7 @@ class Requests:
     def _take_head(self) -> int:
         buffer = self._buffer
         # Some clients end a body with a line of its own, which belongs to no request.
-        if buffer.startswith(b"\r\n") and not self._skip:
+        while buffer.startswith(b"\r\n") and not self._skip:
             del buffer[:2]
             self._seen = 0
         try:
@@ -234,6 +234,8 @@ class Answers:
     @property
     def free(self) -> int:
         """Bytes of the present answer that are still to come; UNLIMITED when only the server knows."""
+        if self._buffer:
+            return 0
         return self._chunks.left if self._chunks is not None else self._left
 
     def passed(self, size: int) -> None:
@@ -262,14 +264,19 @@ class Answers:
         return data
 
     def _follow_chunks(self, chunks: ChunkReader, data: bytes, at: int) -> int:
+        before = len(self._buffer)
+        part = bytes(self._buffer) + data[at:]
+        self._buffer.clear()
         try:
-            at = chunks.read(data, at)
+            read = chunks.read(part, 0)
         except BadRequest:
             self._lose()
             return len(data)
         if chunks.done:
             self._complete()
-        return at
+            return at + read - before
+        self._buffer += part[read:]
+        return len(data)
 
     def _follow_head(self, data: bytes, at: int) -> int:
         if not self._conversation.pending:

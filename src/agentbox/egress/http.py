@@ -32,6 +32,7 @@ _LONE = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)|\x00")
 _DIGITS = re.compile(rb"[0-9]{1,18}\Z")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?\r\n\Z")
 _NO_REQUEST_LINE = "the request line is not METHOD TARGET HTTP/1.1"
+_CHUNK_TOO_LONG = "a chunk is longer than it said"
 _HEAD_END = b"\r\n\r\n"
 
 _WORD = re.compile(_TOKEN + rb"{1,64}")
@@ -93,9 +94,9 @@ def begins_as_http(data: bytes | bytearray) -> bool | None:
     target = rest.lstrip(_SPACE).lower()
     if word[0] == b"CONNECT" or (word[0] in _METHODS and target.startswith((b"/", b"http"))):
         return True
-    if end < 0:
-        return False if b"\0" in rest else None
-    return _VERSION.search(rest) is not None
+    if b"\0" in rest:
+        return False
+    return None if end < 0 else _VERSION.search(rest) is not None
 
 
 def begins_as_http2(data: bytes | bytearray) -> bool:
@@ -256,7 +257,7 @@ def _path(target: bytes) -> bytes:
 class ChunkReader:
     """Where a chunked body ends. `left` bytes of the present chunk may pass without being looked at."""
 
-    __slots__ = ("_line", "_state", "done", "left")
+    __slots__ = ("_state", "done", "left")
 
     _SIZE, _DATA, _AFTER, _TRAILER = range(4)
 
@@ -264,7 +265,6 @@ class ChunkReader:
         self.left = 0
         self.done = False
         self._state = self._SIZE
-        self._line = bytearray()
 
     def passed(self, size: int) -> None:
         """So many of the `left` bytes went by."""
@@ -273,31 +273,29 @@ class ChunkReader:
             self._state = self._AFTER
 
     def read(self, data: bytes | bytearray, at: int) -> int:
-        """Read on from `at`; where the body ends, or the end of `data`. Raises BadRequest."""
+        """Read on from `at`; up to where it was read, which is the end of the body, of `data`, or of its last complete
+        line. What was not read must be given again with more. Raises BadRequest."""
         while at < len(data) and not self.done:
             if self._state == self._DATA:
                 size = min(self.left, len(data) - at)
                 self.passed(size)
                 at += size
                 continue
-            end = data.find(b"\n", at)
-            stop = len(data) if end < 0 else end + 1
-            self._line += data[at:stop]
-            at = stop
-            if len(self._line) > MAX_CHUNK_LINE_BYTES:
-                raise BadRequest("a line within the chunked body is too long")
-            if end >= 0:
-                line = bytes(self._line)
-                self._line.clear()
-                self._take(line)
-            elif self._state == self._AFTER and not b"\r\n".startswith(self._line):
-                raise BadRequest("a chunk is longer than it said")
+            end = data.find(b"\n", at, at + MAX_CHUNK_LINE_BYTES)
+            if end < 0:
+                if len(data) - at >= MAX_CHUNK_LINE_BYTES:
+                    raise BadRequest("a line within the chunked body is too long")
+                if self._state == self._AFTER and data[at:] != b"\r":
+                    raise BadRequest(_CHUNK_TOO_LONG)
+                break
+            self._take(bytes(data[at : end + 1]))
+            at = end + 1
         return at
 
     def _take(self, line: bytes) -> None:
         if self._state == self._AFTER:
             if line != b"\r\n":
-                raise BadRequest("a chunk is longer than it said")
+                raise BadRequest(_CHUNK_TOO_LONG)
             self._state = self._SIZE
         elif self._state == self._SIZE:
             size = _CHUNK_SIZE.match(line)
