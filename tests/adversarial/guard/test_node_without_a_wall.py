@@ -48,6 +48,54 @@ READS = {
         "new (require('worker_threads').Worker)(`console.log(require('fs').readFileSync('${S}', 'utf8'))`,"
         " { eval: true, execArgv: [], env: {} }).on('error', () => {})"
     ),
+    "import": "import(S.replace('secret.txt', 'm.mjs')).then((m) => console.log(m.default), () => {})",
+    "import_of_data": "import(S.replace('secret.txt', 'j.json'), { with: { type: 'json' } }).then((m) => console.log(m.default), () => {})",
+    "import_in_a_worker": (
+        "new (require('worker_threads').Worker)(`import('${S.replace('secret.txt', 'm.mjs')}').then((m) => console.log(m.default), () => {})`,"
+        " { eval: true })"
+    ),
+    "require_of_a_place_of_its_own": (
+        "console.log(require('module').createRequire(S)('./j.json'), module.constructor._load(S.replace('secret.txt', 'j.json')))"
+    ),
+    "module_below": "for (const m of ['wasi', 'sqlite']) import(`node:${m}`).then((m) => console.log('loaded'), () => {})",
+    "built_in_below": "process.getBuiltinModule('sqlite'); console.log('loaded')",
+    "object_like_a_url": (
+        "console.log(fs.readFileSync({ href: 'file:', protocol: 'file:', hostname: '', pathname: S, search: '', hash: '' }, 'utf8'))"
+    ),
+    "url_with_two_faces": (
+        "class U extends URL { toString() { return this.href } get href() { return `file://${process.cwd()}/data/a.txt` }"
+        " get pathname() { return S } } console.log(fs.readFileSync(new U('file:///x'), 'utf8'))"
+    ),
+    "handle_like_object": (
+        "let n = 0; const p = new Proxy(new URL('file://' + process.cwd() + '/data/a.txt'), { get: (t, k) => k === 'pathname' && n++ ? S : t[k] });"
+        "fs.promises.readFile(p, 'utf8').then(console.log, () => {})"
+    ),
+    "options_of_a_class": (
+        "class O { get encoding() { throw Error(fs.readFileSync(S, 'utf8')) } } console.log(fs.readFileSync('data/a.txt', new O()))"
+    ),
+    "callback_within_a_call": (
+        "fs.cpSync('data', 'out/d', { recursive: true, filter: () => console.log(fs.readFileSync(S, 'utf8')) })"
+    ),
+    "class_of_the_worker": (
+        "const W = require('worker_threads').Worker; for (const C of [Object.getPrototypeOf(W), W.prototype.constructor])"
+        " try { new C(`console.log(require('fs').readFileSync('${S}', 'utf8'))`, { eval: true, execArgv: [], env: {} }).on('error', () => {}) } catch {}"
+    ),
+    "existence": (
+        "console.log(fs.existsSync(S) || fs.statSync(S, { throwIfNoEntry: false }) || fs.lstatSync(S, { throwIfNoEntry: false }) ? 'loaded' : '')"
+    ),
+    "where_links_lead": "console.log(fs.realpathSync.native(S))",
+    "environment_file": "process.loadEnvFile(S.replace('secret.txt', 'env')); console.log(process.env.GOT)",
+    "replaced_process": "process.execve('/bin/cat', ['echo', S], {})",
+    "node_before_its_guard": (
+        "fs.writeFileSync('out/e.cjs', `console.log(require('fs').readFileSync('${S}', 'utf8'))`); const e = process.env;"
+        "for (const [a, o] of [[[], `--require ./out/e.cjs ${e.NODE_OPTIONS}`], [['--loader', './out/e.cjs'], e.NODE_OPTIONS],"
+        " [['--snapshot-blob', 'x', 'y'], e.NODE_OPTIONS]]) try { console.log(String(c.execFileSync(process.execPath,"
+        " [...a, '-e', '1'], { env: { ...e, NODE_OPTIONS: o } }))) } catch {}"
+    ),
+    "node_with_two_faced_environment": (
+        "let n = 0; const env = { ...process.env, get NODE_OPTIONS() { return n++ ? '' : process.env.NODE_OPTIONS } };"
+        "console.log(String(c.execFileSync(process.execPath, ['-e', `console.log(require('fs').readFileSync('${S}', 'utf8'))`], { env })))"
+    ),
     "copy": "fs.copyFileSync(S, 'out/c'); fs.cpSync(S, 'out/d'); console.log(fs.readFileSync('out/c', 'utf8'))",
     "directory_changed_through_a_link": (
         "fs.symlinkSync('../data', 'out/l'); process.chdir('out/l'); console.log(fs.readFileSync('../../outside/secret.txt'))"
@@ -67,6 +115,16 @@ CHANGES = {
     "flags": "fs.openSync(S, fs.constants.O_RDWR | fs.constants.O_TRUNC)",
     "link_outwards": "fs.writeFileSync('out/x', ''); fs.linkSync('out/x', S + '.l')",
     "utimes": "fs.utimesSync(S, 1, 1)",
+    "directory_beside_a_grant": "fs.mkdtempSync(S + '.')",
+    "read_with_a_flag": "fs.readFileSync(S, { flag: 'w+' })",
+    "copy_of_a_directory": "fs.cpSync('data', require('path').dirname(S) + '/d', { recursive: true })",
+    "removal_of_a_directory": "fs.rmSync(require('path').dirname(S), { recursive: true })",
+    "promise": "fs.promises.writeFile(S, 'x')",
+    "report": "process.report.writeReport(S + '.r')",
+    "report_directory": "process.report.directory = require('path').dirname(S)",
+    "heap": "require('v8').writeHeapSnapshot(S + '.h')",
+    "link_followed_by_chmod": "fs.chmodSync('data/outwards', 0)",
+    "link_with_a_slash": "fs.rmSync('data/folder/', { recursive: true })",
 }
 
 SENDS = {
@@ -80,6 +138,14 @@ SENDS = {
         "net.connect({ host: 'a.invalid', port: PORT, lookup: (h, o, cb) => cb(null, o.all ? [{ address: '127.0.0.1', family: 4 }]"
         " : '127.0.0.1', 4) })"
     ),
+    "datagram_to_a_text_port": "require('dgram').createSocket('udp4').send('x', `${PORT}`, '127.0.0.1')",
+    "datagram_by_its_own_lookup": (
+        "require('dgram').createSocket({ type: 'udp4', lookup: (h, o, cb) => cb(null, '127.0.0.1', 4) }).send('x', PORT, 'localhost')"
+    ),
+    "name_server": "new (require('dns').Resolver)().setServers([`127.0.0.1:${PORT}`])",
+    "reverse_lookup": "require('dns').reverse('1.2.3.4', () => {})",
+    "abstract_socket": "net.createServer().listen('\\0agentbox-test', () => console.log('LISTENS'))",
+    "bound_datagrams": "require('dgram').createSocket('udp4').bind(0x3039, () => console.log('LISTENS'))",
     "server": "net.createServer().listen(0, '0.0.0.0', () => console.log('LISTENS'))",
 }
 
@@ -87,6 +153,8 @@ SENDS = {
 @pytest.mark.parametrize("trick", READS)
 def test_blocks_reading_by(host: Host, node: str, trick: str) -> None:
     secret = str(host.base / "outside" / "secret.txt")
+    for name, text in (("m.mjs", f"export default '{SECRET}'"), ("j.json", f'"{SECRET}"'), ("env", f"GOT={SECRET}\n")):
+        (host.base / "outside" / name).write_text(text)
     policy = POLICY + (
         "exec: python3\n" if trick.startswith("python") else f"exec: {node}\n" * trick.startswith("node")
     )
@@ -101,6 +169,8 @@ def test_blocks_reading_by(host: Host, node: str, trick: str) -> None:
 def test_blocks_changing_by(host: Host, node: str, trick: str) -> None:
     outside = host.base / "outside"
     secret = outside / "secret.txt"
+    (host.project / "data" / "outwards").symlink_to(secret)
+    (host.project / "data" / "folder").symlink_to(outside)
     before = (secret.read_text(), secret.stat().st_mtime, secret.stat().st_mode)
     done = host.run(POLICY, [node, "-e", BEFORE.format(secret=str(secret)) + CHANGES[trick]])
     assert [path.name for path in outside.iterdir()] == ["secret.txt"]
@@ -125,3 +195,29 @@ def test_blocks_sending_by(host: Host, node: str, trick: str) -> None:
             datagrams.recv(9)
     assert "LISTENS" not in done.stdout
     assert done.of("deny", "net"), done.stderr
+
+
+def test_changes_of_mode_through_a_file_that_was_opened_for_reading_are_blocked(host: Host, node: str) -> None:
+    file = host.project / "data" / "a.txt"
+    before = file.stat().st_mode
+    code = (
+        "try { fs.fchmodSync(fs.openSync('data/a.txt'), 0o777) } catch (e) { console.log(e.name) }"
+        "fs.promises.open('data/a.txt').then((h) => h.chmod(0o777).catch((e) => console.log(e.name)).then(() => h.close()))"
+    )
+    done = host.run(POLICY, [node, "-e", BEFORE.format(secret="") + code])
+    assert done.stdout.split() == ["AgentboxPolicyError"] * 2, done.stderr
+    assert file.stat().st_mode == before
+
+
+def test_denials_within_a_tree_hold_for_calls_on_all_of_it(host: Host, node: str) -> None:
+    (host.project / "data" / "key").write_text(SECRET)
+    code = (
+        "for (const f of [() => fs.cpSync('data', 'out/d', { recursive: true }), () => fs.rmSync('data', { recursive: true }),"
+        " () => fs.renameSync('data', 'out/e')]) try { f(); console.log('loaded') } catch (e) { console.log(e.name) }"
+        "fs.promises.cp('data', 'out/f', { recursive: true }).catch((e) => console.log(e.name))"
+    )
+    policy = "write: ./data\nwrite: ./out\ndeny: read ./data/key\n"
+    done = host.run(policy, [node, "-e", BEFORE.format(secret="") + code])
+    assert done.stdout.split() == ["AgentboxPolicyError"] * 4, done.stderr
+    assert (host.project / "data" / "key").read_text() == SECRET
+    assert not [path for path in (host.project / "out").rglob("*") if path.is_file() and path.read_text() == SECRET]

@@ -13,7 +13,7 @@ const { dressed } = require('./files.cjs');
 const { BELOW } = require('./loading.cjs');
 const { plainPath, textOf } = require('./resolve.cjs');
 
-const HARMLESS_BINDINGS = new Set(['constants', 'natives', 'config', 'util', 'uv', 'buffer', 'url', 'v8', 'zlib', 'crypto']);
+const HARMLESS_BINDINGS = new Set(['constants', 'natives', 'config', 'util', 'uv', 'buffer', 'url', 'zlib']);
 const HARMLESS_FLAGS = /^--(?:no[-_])?(?:expose[-_]gc|(?:max|min|initial|semi)[-_][a-z_-]+|stack[-_]size|harmony[a-z_-]*|allow[-_]natives[-_]syntax)(?:=\d+)?$/;
 
 function install(effects) {
