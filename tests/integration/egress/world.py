@@ -10,6 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,12 +20,12 @@ from typing import Any
 
 import httpx
 
-from tests.integration.egress.crossings import certificate
+from tests.integration.egress.servers import certificate
 from tests.ordinary_user import OrdinaryUser
 from tests.running_server import clean_environment
 
 HERE = Path(__file__).parent
-NAME_SERVER = "45.67.89.53"
+NAME_SERVER, SECURE_SHELL = "45.67.89.53", "45.67.89.22"
 _CLONE_NEWNET = 0x40000000
 _SECONDS = 120
 
@@ -35,6 +37,7 @@ class World:
 
     directory: Path
     inside: tuple[str, ...]
+    far: tuple[str, ...]
     threads: ThreadPoolExecutor
     certificate: Path
 
@@ -54,7 +57,7 @@ class World:
         self, *argv: str, cwd: Path, user: OrdinaryUser | None = None, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """Run a command beside agentbox, as an ordinary user where one is given."""
-        prefix = user.prefix if user else ()
+        prefix = ("setpriv", f"--reuid={user.uid}", f"--regid={user.uid}", "--clear-groups") if user else ()
         return subprocess.run(
             [*self.inside, *prefix, *argv],
             cwd=cwd,
@@ -90,7 +93,7 @@ def world(directory: Path) -> Iterator[World]:
             f"-n {near} route add 45.67.89.0/24 dev near src 45.67.90.1",
         ):
             _ip(words)
-        pem = certificate(directory, "web.example", "pkg.web.example", "other.example", "evil.example")
+        certificate(directory, "web.example", "pkg.web.example", "other.example", "evil.example")
         for name in ("www", "git"):
             (directory / name).mkdir()
         services = subprocess.Popen(
@@ -102,15 +105,33 @@ def world(directory: Path) -> Iterator[World]:
         assert services.stdout is not None
         assert services.stdout.readline() == b"ready\n"
         threads = stack.enter_context(ThreadPoolExecutor(1, initializer=_enter, initargs=(near,)))
-        yield World(directory, _in(near), threads, pem.with_name("certificate.pem"))
+        yield World(directory, _in(near), _in(far), threads, directory / "certificate.pem")
 
 
 @contextlib.contextmanager
-def secure_shell(found: World, key: Path) -> Iterator[None]:
-    """An SSH server at 45.67.89.22:22 of the far namespace that takes a key for root, for git over ssh."""
-    far = found.directory / "far"
-    del far, key
-    yield
+def secure_shell(found: World) -> Iterator[Path]:
+    """An SSH server at 45.67.89.22 of the far namespace that takes one key for root; the key's file."""
+    home = found.directory / "ssh"
+    home.mkdir()
+    for name in ("host", "client"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(home / name)], check=True)
+    settings = (
+        f"HostKey {home}/host\nListenAddress {SECURE_SHELL}:22\nAuthorizedKeysFile {home}/client.pub\n"
+        f"PermitRootLogin prohibit-password\nStrictModes no\nUsePAM no\nPidFile none\n"
+    )
+    (home / "config").write_text(settings)
+    Path("/run/sshd").mkdir(exist_ok=True)
+    daemon = subprocess.Popen(
+        [*found.far, "/usr/sbin/sshd", "-D", "-e", "-f", str(home / "config")], stderr=subprocess.PIPE
+    )
+    try:
+        assert daemon.stderr is not None
+        assert b"listening" in daemon.stderr.readline()
+        threading.Thread(target=deque, args=(daemon.stderr, 0), daemon=True).start()
+        yield home / "client"
+    finally:
+        daemon.kill()
+        daemon.wait()
 
 
 @contextlib.contextmanager
@@ -134,7 +155,7 @@ def server(
             said.append(line)
             if "listening on " in line:
                 url = line.partition("listening on ")[2].split()[0]
-                found.threads.submit(process.stderr.close) if False else None
+                threading.Thread(target=deque, args=(process.stderr, 0), daemon=True).start()
                 break
         else:
             raise AssertionError("the server did not start:\n" + "".join(said))

@@ -43,6 +43,18 @@ def test_a_script_is_judged_and_not_its_interpreter() -> None:
     assert rules.decide("/bin/sh", [b"/bin/sh", b"./other.sh", b"go"], script="/p/other.sh") is None
 
 
+def test_a_script_that_is_executed_by_a_link_goes_by_the_link_s_name_too() -> None:
+    rules = ExecRules(
+        [{"exe": "/usr/lib/npm/npm-cli.js", "name": "npm", "args": ["install"], "rule": "exec: npm install"}]
+    )
+    argv = [b"/usr/bin/env", b"node", b"/usr/bin/npm", b"install", b"x"]
+    known = {"script": "/usr/lib/npm/npm-cli.js", "named": b"/usr/bin/npm"}
+    assert rules.decide("/usr/bin/env", argv, **known)
+    assert not rules.decide("/usr/bin/env", [*argv[:3], b"publish"], **known)
+    assert not rules.decide("/usr/bin/env", argv, script="/usr/lib/npm/other.js", named=b"/usr/bin/npm")
+    assert not rules.decide("/usr/bin/env", argv, script=known["script"], named=b"/tmp/other")
+
+
 def test_parts_of_a_program_come_with_it_and_with_nothing_else() -> None:
     rules = ExecRules([GIT])
     part = ("/usr/lib/git-core/git-remote-https", [b"git-remote-https"])
