@@ -67,8 +67,9 @@ def owner_groups(server_pid: int) -> list[Path]:
     """Control groups of the boxes of one server."""
     found = []
     for mount in mounts():
-        for directory in Path(mount.point).rglob("agentbox"):
-            with contextlib.suppress(OSError):
+        # Groups come and go while they are looked for.
+        with contextlib.suppress(OSError):
+            for directory in Path(mount.point).rglob("agentbox"):
                 found += [box for box in directory.glob(f"{server_pid}-*/*") if box.is_dir()]
     return found
 

@@ -51,7 +51,7 @@ class CommandView:
         """The view with the files of programs that `exec:` rules allow, where those are not in the base view."""
         shown = dict.fromkeys(self.shown)
         for rule in (rule for rules in policies for rule in rules):
-            if rule.deny or rule.program is None:
+            if rule.deny or rule.program is None or not os.path.exists(rule.program):
                 continue
             named = shutil.which(rule.words[0], path=search_path) or rule.program
             named = named if os.path.realpath(named) == rule.program else rule.program

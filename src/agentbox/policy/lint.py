@@ -129,7 +129,7 @@ def _findings(rules: _Rules, rule: Rule, exists: Callable[[str], bool]) -> Itera
     elif isinstance(target, UnixTarget):
         yield from _socket(rule, target)
     elif isinstance(target, ExecTarget):
-        yield from _program(rules, rule, target)
+        yield from _program(rules, rule, target, exists)
     elif isinstance(target, EnvTarget):
         yield from _variable(rules, rule, target)
     head = rule.value.partition(":")[0]
@@ -232,15 +232,18 @@ def _socket(rule: Rule, target: UnixTarget) -> Iterator[Finding]:
         yield Finding(Kind.DANGEROUS, rule, "who can use it is root on this host", "remove it")
 
 
-def _program(rules: _Rules, rule: Rule, target: ExecTarget) -> Iterator[Finding]:
+def _program(rules: _Rules, rule: Rule, target: ExecTarget, exists: Callable[[str], bool]) -> Iterator[Finding]:
     if rule.deny:
         if "exec" not in rules.granted:
             yield Finding(Kind.DEAD, rule, "no `exec:` rule allows any program", "remove it")
         return
     name = target.words[0].rpartition("/")[2]
-    if target.program is None:
+    made = target.program is not None and any(
+        other.verb == "write" and not other.deny for other in rules.covering(target.program)
+    )
+    if target.program is None or not (made or exists(target.program)):
         yield Finding(Kind.DEAD, rule, f"there is no program {target.words[0]!r}", "install it, or write its path")
-    elif any(other.verb == "write" and not other.deny for other in rules.covering(target.program)):
+    elif made:
         yield Finding(
             Kind.DANGEROUS,
             rule,

@@ -112,7 +112,10 @@ class View:
         if path in _DEVICES or is_below(path, "/dev/pts"):
             return True
         if path.startswith("/proc/"):
-            return _is_of_self(path) and path.rpartition("/")[2] in ("oom_score_adj", "comm", "timerslack_ns")
+            name = path.rpartition("/")[2]
+            # A descriptor whose link was not followed is a pipe or a socket, such as /dev/stdout: it is open already.
+            nameless = path.count("/") == 4 and path.split("/")[3] == "fd" and name.isdigit()
+            return _is_of_self(path) and (nameless or name in ("oom_score_adj", "comm", "timerslack_ns"))
         return self.is_private(path)
 
     def is_private(self, path: str) -> bool:

@@ -39,6 +39,12 @@ function content(path) {
 // Text that may hold bytes that are no UTF-8, as a person sees it.
 const printable = (text) => text.replace(new RegExp(HALF, 'gu'), (half) => `\\x${(half.charCodeAt(0) & 0xff).toString(16)}`);
 
+// A descriptor of this process whose link was not followed: a pipe or a socket, such as /dev/stdout.
+function isOpenAlready(path) {
+  const [, proc, pid, fd, number, ...more] = path.split('/');
+  return proc === 'proc' && (pid === 'self' || pid === String(process.pid)) && fd === 'fd' && /^\d+$/.test(number) && !more.length;
+}
+
 class AgentboxPolicyError extends Error {
   constructor(message) {
     super(message);
@@ -202,7 +208,8 @@ class Effects {
     const { full, found } = this.resolve(text, follow || text.endsWith('/'));
     const { allowed, rule } = this.answers.write(full, null, null, whole);
     if (!allowed) {
-      if (!rule && (this.isPrivate(full) || full.startsWith('/dev/pts/') || ['/dev/null', '/dev/tty'].includes(full))) return null;
+      const device = full.startsWith('/dev/pts/') || ['/dev/null', '/dev/tty'].includes(full);
+      if (!rule && (device || this.isPrivate(full) || isOpenAlready(full))) return null;
       this.deny('write', full);
     }
     return { full, found };

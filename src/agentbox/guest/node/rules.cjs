@@ -49,7 +49,7 @@ function readWrite(value, surroundings, deny) {
   return { target, canonical: `${text} max=${bytes}` };
 }
 
-function readExec(value, { root, home, findProgram, libexecOf }) {
+function readExec(value, { root, home, resolve, findProgram, libexecOf }, deny) {
   const words = splitWords(value);
   if (!words[0]) value.fail('bad_exec', 'the rule names no program', 'write the name or the path of a program');
   if (/[*?]/.test(words[0])) value.fail('bad_exec', 'exec rules have no wildcards', 'write one rule for each program');
@@ -61,6 +61,8 @@ function readExec(value, { root, home, findProgram, libexecOf }) {
     name = `${root.replace(/\/+$/, '')}/${name}`;
   }
   const program = findProgram(name) ?? null;
+  // A program that the run may still make: the file at that very place. A denial is for all of that name.
+  if (program === null && words[0].includes('/') && !deny) return { target: ['exec', words, resolve(name), []] };
   return { target: ['exec', words, program, program ? [...libexecOf(program)] : []] };
 }
 

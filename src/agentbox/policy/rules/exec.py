@@ -26,11 +26,11 @@ def read_rule(value: Value, surroundings: Surroundings, deny: bool) -> Rule:
         value.fail("bad_exec", "the rule names no program", "write the name or the path of a program")
     if any(sign in words[0] for sign in "*?"):
         value.fail("bad_exec", "exec rules have no wildcards", "write one rule for each program")
-    target = ExecTarget(words, *_program(value, words[0], surroundings))
+    target = ExecTarget(words, *_program(value, words[0], surroundings, deny))
     return Rule("exec", value.text, value.text, target, deny, value.place)
 
 
-def _program(value: Value, word: str, surroundings: Surroundings) -> tuple[str | None, tuple[str, ...]]:
+def _program(value: Value, word: str, surroundings: Surroundings, deny: bool) -> tuple[str | None, tuple[str, ...]]:
     """The file that a first word means and the directories that come with it."""
     name = word
     if word.startswith("~/"):
@@ -40,4 +40,7 @@ def _program(value: Value, word: str, surroundings: Surroundings) -> tuple[str |
     elif "/" in word and not word.startswith("/"):
         name = f"{surroundings.root.rstrip('/')}/{word}"
     program = surroundings.find_program(name)
+    if program is None and "/" in word and not deny:
+        # A program that the run may still make: the file at that very place. A denial is for all of that name.
+        return surroundings.resolve(name), ()
     return program, surroundings.libexec_of(program) if program else ()
