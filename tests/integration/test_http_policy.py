@@ -436,6 +436,45 @@ def test_exec_rules_hold_for_every_language(client: httpx.Client, language: str,
     assert body["denials"][0]["target"].endswith("id")
 
 
+@pytest.fixture(scope="module")
+def linked(server: RunningServer) -> str:
+    """A snapshot with programs that are links."""
+    code = """
+import os
+for name, text in (("real.sh", "#!/bin/sh\\necho ran $*"), ("fixed/real.sh", "#!/bin/sh\\necho fixed")):
+    os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+    open(name, "w").write(text)
+    os.chmod(name, 0o755)
+os.mkdir("w")
+os.symlink("real.sh", "tool")
+os.symlink("../fixed/real.sh", "w/tool")
+os.symlink("/bin/echo", "w/echo")
+"""
+    with server.client() as client:
+        snapshot: str = run(client, code, snapshot=True)["snapshot_id"]
+    return snapshot
+
+
+@pytest.mark.parametrize("files", ["read: .", "write: ."])
+def test_a_script_of_the_workspace_may_be_named_by_a_link(client: httpx.Client, linked: str, files: str) -> None:
+    code = STARTS + "start('./tool', 'go'); start('/work/tool', 'go', '1'); start('./tool', 'stop'); start('./w/echo')"
+    body = run(client, code, f"{files}\nexec: ./tool go\nexec: ./w/echo", snapshot_id=linked)
+    assert body["stdout"].splitlines() == ["ended 0 ran go", "ended 0 ran go 1", "refused 13", "ended 0 "]
+
+
+def test_a_link_that_the_program_can_turn_elsewhere_gives_no_other_script_the_rule(
+    client: httpx.Client, linked: str
+) -> None:
+    code = STARTS + (
+        "start('./w/tool')\n"
+        "open('w/own.sh', 'w').write('#!/bin/sh\\necho gained'); os.chmod('w/own.sh', 0o755)\n"
+        "os.remove('w/tool'); os.symlink('own.sh', 'w/tool'); start('./w/tool')"
+    )
+    body = run(client, code, "read: ./fixed\nwrite: ./w\nexec: ./w/tool", snapshot_id=linked)
+    assert "gained" not in body["stdout"]
+    assert body["denials"]
+
+
 def test_variables_of_the_request_pass_by_rule_only(client: httpx.Client) -> None:
     code = "import os; print(sorted(set(os.environ) & {'A1', 'A2', 'B', 'PATH'}))"
     body = run(client, code, "env: A?", env={"A1": "1", "A2": "2", "B": "3"})

@@ -60,9 +60,11 @@ class BoxWorld:
         """The file of a program: of the box's own PATH, of what it shows, or in the workspace."""
         if name.startswith("/"):
             path = lexical(name)
-            if is_below(path, WORKSPACE):
-                return self.resolve(path)
-            if not any(is_below(path, directory) for directory in self._shown):
+            # A link of the workspace may lead to a program that every box shows.
+            name = self.resolve(path)
+            if is_below(name, WORKSPACE):
+                return name
+            if not any(is_below(name, directory) for directory in self._shown):
                 return None
         return self._programs.find(name)
 

@@ -65,6 +65,14 @@ def test_programs_are_those_that_a_box_shows(tmp_path: Path) -> None:
     assert WORLD.find_program(f"/usr/../{hidden}") is None
 
 
+def test_a_link_of_the_workspace_may_mean_a_program_that_every_box_shows() -> None:
+    listing = Listing(links={"tool": "/bin/ls", "own": "tool", "secret": "/etc/passwd"}, below={"": ("tool",)})
+    world = BoxWorld(("/usr/bin",), (), listing)
+    assert world.find_program("/work/tool") == "/usr/bin/ls"
+    assert world.find_program("/work/own") == "/usr/bin/ls"
+    assert world.find_program("/work/secret") is None
+
+
 def test_what_is_in_the_workspace_exists() -> None:
     assert WORLD.exists("/work")
     assert WORLD.exists("/work/a/deep/y.py")

@@ -67,3 +67,13 @@ def test_parts_of_a_program_come_with_it_and_with_nothing_else() -> None:
 
 def test_what_is_only_denied_is_not_worth_a_look() -> None:
     assert not ExecRules([NO_SHUTDOWN]).may_start("/usr/bin/echo", "")
+
+
+def test_a_script_may_be_named_by_a_link() -> None:
+    by_link = {"exe": "/p/real.sh", "name": "./tool", "args": ["go"], "rule": "tool"}
+    argv = [b"/bin/sh", b"./tool", b"go"]
+    assert ExecRules([by_link]).decide("/bin/sh", argv, script="/p/real.sh", named=b"./tool") is not None
+    assert ExecRules([by_link]).decide("/bin/sh", argv[:2], script="/p/real.sh", named=b"./tool") is None
+    assert ExecRules([by_link]).decide("/bin/sh", argv, script="/p/other.sh", named=b"./tool") is None
+    other = [b"/bin/sh", b"./other", b"go"]
+    assert ExecRules([by_link]).decide("/bin/sh", other, script="/p/other.sh", named=b"./other") is None

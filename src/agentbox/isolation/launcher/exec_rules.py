@@ -31,17 +31,20 @@ class ExecRules:
         """Whether any rule could allow the file at `path`; a cheap first look that allows nothing by itself."""
         return path in self._granted or any(_comes_with(rule, path, parent) for rule in self._with_libexec)
 
-    def decide(self, exe: str, argv: Sequence[bytes], *, script: str = "", parent: str = "") -> Rule | None:
+    def decide(
+        self, exe: str, argv: Sequence[bytes], *, script: str = "", named: bytes = b"", parent: str = ""
+    ) -> Rule | None:
         """The rule that allows a program, or None.
 
         `exe` is the file that runs. `script` is the file whose first line names `exe` as its interpreter, if that is
-        how it came to run: then the script is what is judged, and its words are those behind its own name. `parent`
-        is the file of the program that starts it.
+        how it came to run: then the script is what is judged, and its words are those behind its own name, which is
+        `named` where it was executed by a link. `parent` is the file of the program that starts it.
         """
         target, words, called = exe, list(argv[1:]), argv[0] if argv else b""
         if script:
-            names = [index for index, word in enumerate(words) if word.rpartition(b"/")[2] == _base(script)]
-            target, called = script, _base(script)
+            own = (_base(script), named.rpartition(b"/")[2])
+            names = [index for index, word in enumerate(words) if word.rpartition(b"/")[2] in own]
+            target, called = script, own[0]
             words = words[names[0] + 1 :] if names else words
         for rule in self._denials:
             if target == rule["exe"] and _begins(words, rule):
@@ -50,7 +53,9 @@ class ExecRules:
             if target == rule["exe"]:
                 # What an allowed program starts of itself comes with it; else the name must belong to the rule, since
                 # on some hosts many programs are one file.
-                if parent == target or (_same_name(called, rule["name"] or target) and _begins(words, rule)):
+                name = rule["name"] or target
+                is_called = _same_name(called, name) or bool(script and named and _same_name(named, name))
+                if parent == target or (is_called and _begins(words, rule)):
                     return rule
             elif rule["libexec"] and _comes_with(rule, target, parent):
                 return rule

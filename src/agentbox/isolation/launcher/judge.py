@@ -44,7 +44,9 @@ class Judge:
         self.reports = Reports(owner)
         self.init_pid = init_pid
         # One set for each policy; every one of them must allow.
-        self.rules = None if plan["exec_rules"] is None else [ExecRules(rules) for rules in plan["exec_rules"]]
+        given = plan["exec_rules"]
+        workspace = plan["workspace"] if plan["staged"] else ""
+        self.rules = None if given is None else [ExecRules(_behind_links(rules, workspace)) for rules in given]
         # The command that the user typed: granted once, as that very file and argv.
         self.command = plan["command"]
         # A script that `env` was started for: the interpreter that env starts in the same process belongs to it.
@@ -306,12 +308,12 @@ class Judge:
         elif expected and self.is_interpreter(pid, exe, argv, name, *expected):
             reason = f"interpreter of {expected[0]}"
         else:
-            reason = self.reason_to_allow(script or exe, exe, argv, script, parent)
+            reason = self.reason_to_allow(script or exe, exe, argv, script, name, parent)
         if reason and script and exe in _ENV and len(argv) > 1:
             self.through_env[pid] = (script, argv[1])
         return script or exe, argv, reason, "no rule allows it"
 
-    def reason_to_allow(self, target: str, exe: str, argv: list[bytes], script: str, parent: str) -> str:
+    def reason_to_allow(self, target: str, exe: str, argv: list[bytes], script: str, name: bytes, parent: str) -> str:
         """Why a program may run, '' when it may not."""
         command = self.command
         if command and target == command["exe"]:
@@ -319,20 +321,23 @@ class Judge:
             if words == [word.encode(errors="surrogateescape") for word in command["args"]]:
                 self.command = None
                 return "the command itself"
-        found = [rules.decide(exe, argv, script=script, parent=parent) for rules in self.rules or ()]
+        found = [rules.decide(exe, argv, script=script, named=name, parent=parent) for rules in self.rules or ()]
         if not found or None in found:
             return ""
         return "; ".join(str(rule["rule"]) for rule in found if rule is not None)
 
     def script_of(self, pid: int, exe: str, name: bytes) -> str | None:
         """The script that the kernel started `exe` for, '' when `exe` itself was executed. None for a script that was
-        named by a path which the box can change: its interpreter opens it again by that name."""
+        named by a path which the box can change: its interpreter opens it again by that name. A script that the box can
+        write itself gives nothing away by that."""
         if not name or name.startswith(b"/dev/fd/"):
             return ""
         with contextlib.suppress(OSError):
             target = self.resolve(pid, name, "cwd")
             if target == exe:
                 return ""
+            if self.can_change(target) and os.access(target, os.W_OK):
+                return target
             directory = os.readlink(f"{pid}/cwd", dir_fd=self.proc)
             named = os.path.join(directory, os.fsdecode(name))
             if ".." in named.split("/"):
@@ -343,7 +348,13 @@ class Judge:
 
     def can_change(self, path: str) -> bool:
         """Whether the box may write there, and so decide where the path leads."""
-        return any(path == writable or path.startswith(writable.rstrip("/") + "/") for writable in self.writable)
+        if not any(path == writable or path.startswith(writable.rstrip("/") + "/") for writable in self.writable):
+            return False
+        try:
+            # What a rule for reading, or a denial, covers within it is another mount.
+            return not os.statvfs(os.path.dirname(path)).f_flag & os.ST_RDONLY
+        except OSError:
+            return True
 
     def is_interpreter(self, pid: int, exe: str, argv: list[bytes], name: bytes, script: str, wanted: bytes) -> bool:
         """Whether this is what `env` was to find for a script's first line: by that very name, where the box cannot
@@ -364,6 +375,17 @@ class Judge:
             return self.resolve(pid, word, "cwd") == path
         except OSError:
             return False
+
+
+def _behind_links(rules: list[dict[str, Any]], workspace: str) -> list[dict[str, Any]]:
+    """The rules with the files that their programs mean. The host did not follow the links of a workspace which was
+    filled after the plan was made; nothing runs in the box yet."""
+    if not workspace:
+        return list(rules)
+    inside = workspace + "/"
+    return [
+        {**rule, "exe": os.path.realpath(rule["exe"])} if rule["exe"].startswith(inside) else rule for rule in rules
+    ]
 
 
 def _exists(path: str, directory: int) -> bool:
