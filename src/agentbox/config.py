@@ -7,16 +7,17 @@ docs/reference/settings.md (a test compares them). To retire one: move its name 
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
 
 from agentbox.errors import ConfigError
 from agentbox.models import parse_allowlist
 from agentbox.records import dataclass, field, fields
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from typing import Any
 
 PREFIX = "AGENTBOX_"
 BACKEND_NAMES = ("auto", "jail", "subprocess", "unrestricted")
@@ -30,6 +31,8 @@ CLIENT_NAMES = frozenset({"AGENTBOX_URL"})
 
 def _integer(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
+        import re
+
         if not re.fullmatch(r"\s*[+-]?[0-9][0-9_]*\s*", text):
             raise ValueError(f"must be a whole number from {low} to {high}")
         value = int(text)
@@ -62,6 +65,8 @@ def _boolean(text: str) -> bool:
 def _backend(text: str) -> str:
     name = text.strip().lower()
     if name not in BACKEND_NAMES:
+        import difflib
+
         near = difflib.get_close_matches(name, BACKEND_NAMES, 1)
         raise ValueError(f"must be one of {', '.join(BACKEND_NAMES)}" + (f"; did you mean {near[0]}?" if near else ""))
     return name
@@ -90,6 +95,8 @@ def _trace_runs(text: str) -> str:
 
 
 def _path(text: str) -> Path | None:
+    from pathlib import Path
+
     return Path(text).expanduser() if text.strip() else None
 
 
@@ -178,18 +185,21 @@ class Settings:
     node: str = setting("", str.strip, "Node.js of the boxes. Default: the system's")
     bash: str = setting("", str.strip, "bash of the boxes. Default: the system's")
 
-    def resolved_state_dir(self) -> Path:
+    def state_directory(self) -> str:
         """STATE_DIR, else /var/lib/agentbox as root, else the user's XDG state directory."""
         if self.state_dir is not None:
-            return self.state_dir.absolute()
-        if os.geteuid() == 0:
-            return Path("/var/lib/agentbox")
-        base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-        return Path(base).expanduser() / "agentbox"
+            return os.path.abspath(self.state_dir)
+        return usual_state_directory()
 
-    def trace_key_dir(self) -> Path:
+    def resolved_state_dir(self) -> Path:
+        """The state directory as a path."""
+        from pathlib import Path
+
+        return Path(self.state_directory())
+
+    def trace_key_dir(self) -> str:
         """Where the key that signs traces lies, and the ledger beside it."""
-        return self.resolved_state_dir() / "trace"
+        return f"{self.state_directory()}/trace"
 
     def runs_trace_dir(self) -> Path:
         """Where the traces of runs behind the HTTP API lie, a directory for each caller."""
@@ -200,15 +210,24 @@ class Settings:
         return (self.snapshot_dir or self.resolved_state_dir() / "snapshots").absolute()
 
 
+def usual_state_directory() -> str:
+    """The state directory where no setting names one."""
+    if os.geteuid() == 0:
+        return "/var/lib/agentbox"
+    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return f"{os.path.expanduser(base)}/agentbox"
+
+
 def env_name(field_name: str) -> str:
     """The environment variable of a field of Settings."""
     return PREFIX + field_name.upper()
 
 
-def _dotenv(path: Path) -> dict[str, str]:
+def _dotenv(path: str | Path) -> dict[str, str]:
     """AGENTBOX_* lines of a .env file: `NAME=value`, optional `export`, optional quotes around the value."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
@@ -223,6 +242,8 @@ def _dotenv(path: Path) -> dict[str, str]:
         if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
             value = value[1:-1]
         else:
+            import re
+
             value = re.split(r"\s#", value, maxsplit=1)[0].strip()
         found[name] = value
     return found
@@ -234,7 +255,7 @@ def load(environ: Mapping[str, str] | None = None, dotenv: Path | None = None) -
     Names are matched in any case. Raises ConfigError for a value that cannot be used.
     """
     source = os.environ if environ is None else environ
-    values = _dotenv(dotenv if dotenv is not None else Path(".env"))
+    values = _dotenv(dotenv if dotenv is not None else ".env")
     values |= {name.upper(): value for name, value in source.items() if name.upper().startswith(PREFIX)}
     known = {env_name(f.name): f for f in fields(Settings)}
     warnings = []
@@ -245,6 +266,8 @@ def load(environ: Mapping[str, str] | None = None, dotenv: Path | None = None) -
         elif name not in known:
             if name in GUEST_NAMES | CLIENT_NAMES:
                 continue
+            import difflib
+
             # The prefix is the same everywhere and would make any two names look alike.
             near = difflib.get_close_matches(name.removeprefix(PREFIX), [n.removeprefix(PREFIX) for n in known], 1)
             warnings.append(f"{name} is not a setting" + (f"; did you mean {PREFIX}{near[0]}?" if near else ""))

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-
 from agentbox.records import StrEnum, dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Outcome(StrEnum):
@@ -254,13 +255,12 @@ class Confinement:
     policy_sha256: str | None = None
 
 
-_ENTRY = re.compile(r"[A-Za-z0-9._-]+(:\d{1,5})?\Z")
-
-
 def parse_allowlist(entries: list[str] | tuple[str, ...]) -> tuple[str, ...]:
     """Lower-case, de-duplicated `host[:port]` entries in their order. Raises ValueError that names the bad entry."""
+    import re
+
     for entry in entries:
         port = entry.rpartition(":")[2] if ":" in entry else "1"
-        if not _ENTRY.match(entry) or not 1 <= int(port) <= 65535:
+        if not re.match(r"[A-Za-z0-9._-]+(:\d{1,5})?\Z", entry) or not 1 <= int(port) <= 65535:
             raise ValueError(f"Invalid egress allowlist entry: {entry!r}")
     return tuple(dict.fromkeys(entry.lower() for entry in entries))

@@ -16,7 +16,7 @@ import click
 
 from agentbox import errors
 from agentbox.cli import exit_codes
-from agentbox.cli.main import cli
+from agentbox.cli.commands import cli
 from agentbox.config import Settings, env_name
 
 REPOSITORY = Path(__file__).resolve().parents[2]

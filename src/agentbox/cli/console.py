@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NoReturn
 
-import click
-
-from agentbox import config
-from agentbox.cli import exit_codes
 from agentbox.errors import AgentboxError
-from agentbox.records import replace
+from agentbox.light.contexts import contextmanager
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, NoReturn
+
+    from agentbox import config
 
 # Backends that hold nothing of files and network; the operator has to ask for them.
 WITHOUT_A_WALL = ("subprocess", "unrestricted")
@@ -21,14 +21,19 @@ WITHOUT_A_WALL = ("subprocess", "unrestricted")
 
 def say(text: str) -> None:
     """One line on stderr, with agentbox's name before it."""
-    click.echo(f"agentbox: {text}", err=True)
+    _write(f"agentbox: {text}\n")
+
+
+def tell(message: str, hint: str) -> None:
+    """Print what is wrong and what to do next."""
+    say(message)
+    if hint:
+        _write(f"hint: {hint}\n")
 
 
 def fail(message: str, hint: str, code: int) -> NoReturn:
     """Print what is wrong and what to do next, and end the process with `code`."""
-    say(message)
-    if hint:
-        click.echo(f"hint: {hint}", err=True)
+    tell(message, hint)
     sys.exit(code)
 
 
@@ -38,6 +43,8 @@ def errors_are_lines() -> Iterator[None]:
     try:
         yield
     except AgentboxError as error:
+        from agentbox.cli import exit_codes
+
         fail(error.message, error.hint, exit_codes.for_error(type(error)))
 
 
@@ -46,10 +53,14 @@ def load_settings(**flags: Any) -> config.Settings:
 
     Raises ConfigError for a value that cannot be used.
     """
+    from agentbox import config
+    from agentbox.records import replace
+
     settings, warnings = config.load()
     for warning in warnings:
         say(f"warning: {warning}")
-    return replace(settings, **{name: value for name, value in flags.items() if value is not None})
+    given = {name: value for name, value in flags.items() if value is not None}
+    return replace(settings, **given) if given else settings
 
 
 class Progress:
@@ -61,9 +72,16 @@ class Progress:
     def show(self, text: str) -> None:
         """Replace the line with `text`, cut to 100 characters."""
         if self._shown:
-            click.echo(f"\r\033[K{text[:100]}", nl=False, err=True)
+            _write(f"\r\033[K{text[:100]}")
 
     def clear(self) -> None:
         """Remove the line."""
         if self._shown:
-            click.echo("\r\033[K", nl=False, err=True)
+            _write("\r\033[K")
+
+
+def _write(text: str) -> None:
+    # None where the caller closed it.
+    if sys.stderr is not None:
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
-from agentbox.errors import AgentboxError, ConfigError, IsolationError, RequestError, UnguardedError
+from agentbox.errors import ConfigError, IsolationError, RequestError, UnguardedError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.errors import AgentboxError
 
 OK = 0
 FAILURE = 1  # the answer is no: no server answers, the default backend cannot be used, or agentbox has a bug

@@ -1,55 +1,68 @@
 # SPDX-License-Identifier: MIT
-"""The `agentbox` command. Each command has a file of its own and imports what is heavy only when it runs."""
+"""The `agentbox` command: a front door that is light to open.
+
+`agentbox run` stands before every start of a program, so front.py reads its words without click, and checking.py those
+of `agentbox verify`; everything else, help and errors included, is left to the commands (commands.py).
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 
-import click
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
 
-import agentbox
-from agentbox.cli import exit_codes
-from agentbox.cli.console import fail
-from agentbox.cli.doctor import doctor
-from agentbox.cli.health import health
-from agentbox.cli.key import key
-from agentbox.cli.policy import policy
-from agentbox.cli.run import init, run
-from agentbox.cli.serve import serve
-from agentbox.cli.show import show
-from agentbox.cli.verify import verify
-
-
-@click.group()
-@click.version_option(agentbox.__version__, prog_name="agentbox")
-def cli() -> None:
-    """Run code that an AI agent wrote in a box."""
-
-
-for command in (init, run, show, verify, policy, key, serve, health, doctor):
-    cli.add_command(command)
+# Of exit_codes.py, which imports more.
+INTERRUPTED = 130
+FAILURE = 1
 
 
 def main() -> None:
     """Entry point of the `agentbox` script."""
+    if sys.argv[1:2] == ["run"]:
+        from agentbox.cli.front import read_words, run_at_once
+
+        options = read_words(sys.argv[2:])
+        if options is not None:
+            _leave(_guarded(lambda: run_at_once(options)))
+    if sys.argv[1:2] == ["verify"]:
+        from agentbox.cli import checking
+
+        asked = checking.read_words(sys.argv[2:])
+        if asked is not None:
+            _leave(_guarded(lambda: checking.check(asked)))
+    sys.exit(_guarded(_run_command))
+
+
+def _run_command() -> int:
+    from agentbox.cli.commands import run_command
+
+    return run_command()
+
+
+def _guarded(command: Callable[[], int]) -> int:
+    """The exit code of a command, whatever ends it."""
     try:
-        cli.main(prog_name="agentbox", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        sys.exit(exit_codes.INTERRUPTED)
+        return command()
+    except SystemExit as ending:
+        return ending.code if isinstance(ending.code, int) else 0 if ending.code is None else FAILURE
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output went away (`agentbox doctor | head`); the flush at exit must not complain again.
-        sys.stdout = open("/dev/null", "w", encoding="utf-8")  # noqa: SIM115
-        sys.exit(exit_codes.FAILURE)
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        return FAILURE
     except Exception as error:
-        fail(
+        from agentbox.cli.console import tell
+
+        tell(
             f"internal error: {type(error).__name__}: {error} ({_where(error)})",
             "this is a bug of agentbox: please report it with this line and the output of `agentbox doctor --json`",
-            exit_codes.FAILURE,
         )
+        return FAILURE
 
 
 def _where(error: BaseException) -> str:
@@ -58,6 +71,17 @@ def _where(error: BaseException) -> str:
 
     frames = traceback.extract_tb(error.__traceback__)[-4:]
     return " < ".join(f"{os.path.basename(frame.filename)}:{frame.lineno}" for frame in reversed(frames))
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process at once: taking an interpreter down in good order takes as long as starting half of one."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            # Closed, or nobody reads it any more.
+            continue
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -5,28 +5,32 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from agentbox.engine.command_view import CommandView
 from agentbox.engine.guarding import CHANNEL, POLICY, guarded_environment, held_by_guard_alone
 from agentbox.engine.lent_files import OWN_DIRECTORY
-from agentbox.engine.outside import Outside
 from agentbox.errors import ConfinementError
 from agentbox.guest.injection import GUARD_DIR, injection, policy_file
 from agentbox.isolation import host
-from agentbox.isolation.backend import LiveBox, build_in_cgroup
+from agentbox.isolation.backend import build_in_cgroup
 from agentbox.isolation.backends.jail import JailBackend
-from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.plan import AgentView, agent_plan, unisolated_plan
-from agentbox.models import Confinement, Enforcement, Layer
+from agentbox.models import Enforcement, Layer
 from agentbox.policy.evaluation import decide
 from agentbox.policy.paths import is_below
 from agentbox.policy.questions import Env
 from agentbox.records import replace
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from agentbox.engine.command_view import CommandView
+    from agentbox.engine.outside import Outside
+    from agentbox.isolation.backend import LiveBox
+    from agentbox.isolation.boxes import Network
+    from agentbox.isolation.facilities import Facilities
+    from agentbox.models import Confinement
     from agentbox.policy.document import AnyPolicy
 
 _HOME = "/tmp/agentbox-home"  # noqa: S108 - inside the box
@@ -43,7 +47,7 @@ class AgentBox:
         policy: AnyPolicy,
         view: CommandView,
         directory: str,
-        guard: Path,
+        guard: str,
         *,
         walled: bool,
     ) -> None:
@@ -52,7 +56,7 @@ class AgentBox:
         self._view = view
         self._directory = directory
         self._guard = guard
-        self.outside = None if walled else Outside()
+        self.outside = None if walled else _outside()
 
     def enforcement(self, facilities: Facilities, *, observe: bool) -> Enforcement:
         """Which layer holds what. The jail itself is tried when its box is built; nothing is claimed for a run that
@@ -68,7 +72,12 @@ class AgentBox:
         return found
 
     async def build(
-        self, facilities: Facilities, on_spawn: Callable[[dict[str, Any]], None], *, witness_all: bool
+        self,
+        facilities: Facilities,
+        on_spawn: Callable[[dict[str, Any]], None],
+        *,
+        witness_all: bool,
+        network: Network | None = None,
     ) -> LiveBox:
         """The box, ready for the command; `on_spawn` gets what the exec judge reports. Raises IsolationError."""
         by_cgroup = "memory" in facilities.held
@@ -88,7 +97,7 @@ class AgentBox:
             host.view(),
             AgentView(
                 directory=self._directory,
-                shown=(*((path, path) for path in self._view.shown), (str(self._guard), GUARD_DIR)),
+                shown=(*((path, path) for path in self._view.shown), (self._guard, GUARD_DIR)),
                 files=((POLICY, policy_file(self._policy)),),
                 command=(self._view.real, self._view.arguments),
                 channel=CHANNEL,
@@ -101,7 +110,12 @@ class AgentBox:
         )
         try:
             return await build_in_cgroup(
-                facilities, plan, self._confinement, lambda: facilities.ids.give_back(uid), on_spawn=on_spawn
+                facilities,
+                plan,
+                self._confinement,
+                lambda: facilities.ids.give_back(uid),
+                on_spawn=on_spawn,
+                network=network,
             )
         except ConfinementError as error:
             raise _explained(error) from error
@@ -127,7 +141,7 @@ class AgentBox:
             return guarded_environment(base, kind=kind, root=root, entry=entry, enforce=not observe)
         return injection(
             kind,
-            str(self._guard),
+            self._guard,
             outside.channel,
             outside.policy,
             root,
@@ -155,6 +169,12 @@ class AgentBox:
         """A home below the box's own /tmp, or beside agentbox's files where a rule lends the host's /tmp."""
         lent = any(grant.present and is_below(_HOME, grant.path) for grant in self._confinement.files)
         return f"{OWN_DIRECTORY}/home" if lent else _HOME
+
+
+def _outside() -> Outside:
+    from agentbox.engine.outside import Outside
+
+    return Outside()
 
 
 def _explained(error: ConfinementError) -> ConfinementError:

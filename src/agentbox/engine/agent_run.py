@@ -5,35 +5,29 @@ from __future__ import annotations
 
 import errno
 import os
-import platform
-import secrets
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import sys
 
 import agentbox
-from agentbox.config import Settings
+from agentbox.config import usual_state_directory
 from agentbox.engine.agent_box import AgentBox
-from agentbox.engine.command_view import CommandView, look_at
-from agentbox.engine.lent_files import Lent, lend
+from agentbox.engine.command_view import look_at
+from agentbox.engine.host_sockets import sockets_below
+from agentbox.engine.lent_files import lend
 from agentbox.engine.recorder import Recorder
 from agentbox.engine.run_files import RunFiles
 from agentbox.engine.signals import Signals
-from agentbox.engine.supervisor import decode_status
 from agentbox.engine.terminal import Terminal
 from agentbox.errors import (
-    BackendUnavailableError,
+    AgentboxError,
     ConfinementError,
     InvalidRequestError,
     TraceError,
     UnguardedError,
 )
-from agentbox.guest.injection import GUARD_DIR, guard_directory, why_unguarded
-from agentbox.isolation.backend import LiveBox
-from agentbox.isolation.boxes import CommandExit
-from agentbox.isolation.facilities import Facilities
-from agentbox.light import asyncio, signal
-from agentbox.models import Confinement, Enforcement, FileGrant, Layer, Limits
+from agentbox.guest.injection import GUARD_DIR, known_guard_directory, why_unguarded
+from agentbox.light import asyncio, contextlib, signal
+from agentbox.linux.cgroups import CgroupTree
+from agentbox.models import Enforcement, FileDenial, Layer
 from agentbox.policy.compilation import compile_policy
 from agentbox.policy.document import policies_of
 from agentbox.policy.paths import is_below
@@ -43,11 +37,25 @@ from agentbox.trace.keys import KeyStore
 from agentbox.trace.ledger import Ledger
 from agentbox.trace.writer import Run, TraceWriter
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agentbox.policy.document import AnyPolicy
+    from collections.abc import Awaitable, Callable, Mapping
+    from typing import Any
 
-# An interactive agent may be left open for weeks.
-_NO_TIMEOUT_SECONDS = 366 * 86400.0
+    from agentbox.config import Settings
+    from agentbox.egress.events import OnEvent
+    from agentbox.egress.rules import EgressRules
+    from agentbox.engine.command_view import CommandView
+    from agentbox.engine.lent_files import Lent
+    from agentbox.engine.way_out import WayOut
+    from agentbox.isolation.backend import LiveBox
+    from agentbox.isolation.boxes import CommandExit
+    from agentbox.isolation.facilities import Facilities
+    from agentbox.models import Confinement, FileGrant, HostTraffic, Limits
+    from agentbox.policy.document import AnyPolicy
+    from agentbox.trace.keys import SigningKey
+
+    OpenWayOut = Callable[[OnEvent], Awaitable[WayOut]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +64,10 @@ class AgentRequest:
 
     argv: tuple[str, ...]
     policy: AnyPolicy
-    directory: Path
+    directory: str
     environment: Mapping[str, str]
     limits: Limits
-    trace: Path | None = None
+    trace: str | None = None
     isolation: str = "jail"
     observe: bool = False
     witness: str = "exec"
@@ -71,33 +79,32 @@ class AgentOutcome:
     all of it is `recorded`, the trace has no end."""
 
     exit_code: int
-    trace: Path
+    trace: str
     counts: dict[str, int]
     run_id: str
     enforcement: Enforcement = field(default_factory=Enforcement)
     problem: str = ""
     recorded: bool = True
     warnings: list[str] = field(default_factory=list)
+    egress: dict[str, HostTraffic] = field(default_factory=dict)
 
 
-async def run_agent(request: AgentRequest, settings: Settings, files: Any) -> AgentOutcome:
+async def run_agent(request: AgentRequest, settings: Settings, files: Any, facilities: Facilities) -> AgentOutcome:
     """Run the command to its end with this process's own stdin, stdout and stderr.
 
-    `files` is the FileView that the policy is compiled with. Raises InvalidRequestError, BackendUnavailableError,
-    ConfinementError, TraceError; nothing ran then.
+    `files` is the FileView that the policy is compiled with. The caller closes `facilities`. Raises
+    InvalidRequestError, BackendUnavailableError, ConfinementError, TraceError; nothing ran then.
     """
-    directory = str(request.directory)
+    directory = request.directory
     search_path = request.environment.get("PATH", os.defpath)
     view = look_at(request.argv, directory, search_path)
     confinement = compile_policy(request.policy, request.limits, files)
     walled = request.isolation == "jail"
-    if walled:
-        _refuse_what_nothing_holds(confinement)
-    elif why := why_unguarded(request.argv):
+    rules = _egress_rules(request.policy) if walled else None
+    if not walled and (why := why_unguarded(request.argv)):
         raise UnguardedError(f"failed to arm sandbox, refusing to run: {why}", hint="run it with --isolation jail")
-    guard = await asyncio.to_thread(
-        guard_directory,
-        settings.resolved_state_dir() / "guards",
+    guard = known_guard_directory(
+        f"{settings.state_directory()}/guards",
         view.path if view.kind == "python" else None,
         seen_as=GUARD_DIR if walled else None,
     )
@@ -107,38 +114,55 @@ async def run_agent(request: AgentRequest, settings: Settings, files: Any) -> Ag
     run_files.open()
     keys = KeyStore(settings.trace_key_dir())
     run = Run(
-        id=secrets.token_hex(16),
+        id=os.urandom(16).hex(),
         policy_sha256=request.policy.policy_sha256,
         details={
             "argv": list(request.argv),
             "agentbox": agentbox.__version__,
-            "python": platform.python_version(),
+            "python": sys.version.split()[0],
             "checkpoint": False,
         },
     )
     key = keys.load_or_create()
-    writer = TraceWriter(run_files.trace, run, key, Ledger(keys.directory / "ledger.jsonl"))
+    writer = TraceWriter(run_files.trace, run, key, Ledger(keys.ledger))
     run_files.link()
     run_files.join()
     lent = lend(confinement, trace=run_files.trace, private=_private(settings, directory))
-    facilities = await Facilities.open()
+    open_way_out = _plan_way_out(rules, lent, request, settings.dns_upstream) if walled else None
     planned = AgentBox(lent.confinement, request.policy, view, directory, guard, walled=walled)
-    # What signing needs is loaded while the command runs, not after it.
-    preparing = asyncio.create_task(asyncio.to_thread(key.prepare))
-    preparing.add_done_callback(lambda done: done.exception())
-    session = _Session(request, view, lent, planned, facilities, writer, run_files)
-    try:
-        return await session.run(run.id)
-    finally:
-        await facilities.close()
+    return await _Session(request, view, lent, planned, facilities, writer, key, run_files, open_way_out).run(run.id)
 
 
-def _private(settings: Settings, directory: str) -> list[Path]:
+def _plan_way_out(
+    rules: EgressRules | None, lent: Lent, request: AgentRequest, dns_upstream: str | None
+) -> OpenWayOut | None:
+    """How to open the run's way out, None for none. What a policy lends shows no socket of the host; one that a rule
+    names is the gateway's own at the same place."""
+    shown = [grant.path for grant in lent.confinement.files if grant.present]
+    sockets = sockets_below(shown, request.directory)
+    named = [path for path in sockets if rules is not None and rules.unix(path, counted=False).allowed]
+    hidden = [FileDenial(path, True, True, "a socket of the host") for path in sockets if path not in named]
+    lent.confinement = replace(lent.confinement, file_denials=(*lent.confinement.file_denials, *hidden))
+    if rules is None:
+        return None
+    from agentbox.engine.run_network import portless_loopback
+    from agentbox.engine.way_out import Egress
+
+    lent.warnings += portless_loopback(request.policy)
+    return lambda on_event: Egress(dns_upstream).open(rules, on_event, named)
+
+
+def _meanwhile(key: SigningKey) -> None:
+    """What can wait until the command runs: loading what signing needs, and removing what dead runs left."""
+    with contextlib.suppress(AgentboxError):
+        key.prepare()
+    CgroupTree.sweep()
+
+
+def _private(settings: Settings, directory: str) -> list[str]:
     """Directories that no grant may show: the key that signs, and other runs' state where the project is not in it."""
-    usual = replace(settings, state_dir=None).resolved_state_dir()
-    states = [
-        state for state in {settings.resolved_state_dir(), usual} if not is_below(directory, os.path.realpath(state))
-    ]
+    both = {settings.state_directory(), usual_state_directory()}
+    states = [state for state in both if not is_below(directory, os.path.realpath(state))]
     return [settings.trace_key_dir(), *states]
 
 
@@ -156,13 +180,13 @@ def _links(policy: AnyPolicy, confinement: Confinement) -> list[FileGrant]:
     return found
 
 
-def _refuse_what_nothing_holds(confinement: Confinement) -> None:
-    hosts = [rule for rules in confinement.hosts for rule in rules if not rule.deny]
-    if hosts:
-        raise BackendUnavailableError(
-            f"`{hosts[0].rule}` cannot be enforced: this version has no egress gateway, and a box has no network",
-            hint="take the net: rules out of the policy; the command then runs without network",
-        )
+def _egress_rules(policy: AnyPolicy) -> EgressRules | None:
+    """The rules of the run's gateway; None where the policy opens nothing, and a box needs none."""
+    if not any(rule.verb == "net" and not rule.deny for one in policies_of(policy) for rule in one.rules):
+        return None
+    from agentbox.egress.rules import EgressRules
+
+    return EgressRules.of(policy) or None
 
 
 class _Session:
@@ -174,8 +198,12 @@ class _Session:
         planned: AgentBox,
         facilities: Facilities,
         writer: TraceWriter,
+        key: SigningKey,
         run_files: RunFiles,
+        open_way_out: OpenWayOut | None,
     ) -> None:
+        self._open_way_out = open_way_out
+        self._way_out: WayOut | None = None
         self._request = request
         self._view = view
         self._lent = lent
@@ -183,6 +211,7 @@ class _Session:
         self._facilities = facilities
         self._run_files = run_files
         self._writer = writer
+        self._key = key
         self._broken = asyncio.Event()
         self._recorder = Recorder(writer, lambda _: self._broken.set(), only_denials=request.witness == "off")
         self._outcome = AgentOutcome(1, run_files.trace, {}, "", warnings=lent.warnings)
@@ -195,14 +224,25 @@ class _Session:
         details: dict[str, Any] = {}
         try:
             self._outcome.enforcement = self._planned.enforcement(self._facilities, observe=self._request.observe)
+            if self._open_way_out is not None:
+                self._way_out = await self._open_way_out(self._recorder.gated)
+                self._outcome.enforcement = replace(self._outcome.enforcement, network=Layer.GATEWAY)
             box = await self._planned.build(
-                self._facilities, self._recorder.seen, witness_all=self._request.witness == "all"
+                self._facilities,
+                self._recorder.seen,
+                witness_all=self._request.witness == "all",
+                network=self._way_out.network if self._way_out else None,
             )
+            if self._way_out is not None:
+                await self._way_out.serve(box.unix_listeners)
             code = await self._execute(box)
         except (ConfinementError, InvalidRequestError) as error:
             details = {"error": error.message}
             raise
         finally:
+            if self._way_out is not None:
+                await self._way_out.close()
+                self._outcome.egress = self._way_out.traffic()
             if box is not None:
                 details |= {"oom_killed": box.oom_killed()}
                 await box.destroy()
@@ -236,6 +276,7 @@ class _Session:
             with signals.passed_on():
                 key, exited, master = await self._start(box, terminal)
                 signals.started(key)
+                meanwhile = asyncio.create_task(asyncio.to_thread(_meanwhile, self._key))
                 if terminal is not None:
                     relaying = asyncio.create_task(terminal.relay(master, signals.suspended_by_key))
                 broken = asyncio.create_task(self._broken.wait())
@@ -247,6 +288,7 @@ class _Session:
             if ending is None and not self._broken.is_set():
                 self._outcome.problem = f"the command was ended after {limit:g} s"
             await box.kill_programs()
+            await meanwhile
             if relaying is not None:
                 await relaying
         finally:
@@ -255,13 +297,13 @@ class _Session:
                 terminal.close()
         if ending is None or ending.status is None:
             return 128 + signal.SIGKILL
-        code, _ = decode_status(ending.status)
-        return code
+        code = os.waitstatus_to_exitcode(ending.status)
+        return code if code >= 0 else 128 - code
 
     async def _start(self, box: LiveBox, terminal: Terminal | None) -> tuple[int, asyncio.Future[CommandExit], int]:
         argv = [self._view.path, *self._view.arguments]
         environment = self._planned.environment(self._request.environment, observe=self._request.observe)
-        directory = str(self._request.directory)
+        directory = self._request.directory
         try:
             if terminal is None:
                 return *await box.start_with_signals(argv, environment, directory, (0, 1, 2)), -1
@@ -275,16 +317,4 @@ class _Session:
             ) from error
 
 
-def default_limits(settings: Settings) -> Limits:
-    """An agent's run has the operator's ceilings: it is the user's own work, and the policy may lower them."""
-    return Limits(
-        timeout_seconds=_NO_TIMEOUT_SECONDS,
-        memory_mb=settings.max_memory_mb,
-        cpus=settings.max_cpus,
-        pids=settings.max_pids,
-        disk_mb=min(1024, settings.max_disk_mb),
-        max_output_bytes=settings.max_output_bytes,
-    )
-
-
-__all__ = ["AgentOutcome", "AgentRequest", "TraceError", "default_limits", "run_agent"]
+__all__ = ["AgentOutcome", "AgentRequest", "TraceError", "run_agent"]

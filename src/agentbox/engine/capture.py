@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
 
 from agentbox.light import asyncio
 from agentbox.models import CapturedStream
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 _CHUNK_BYTES = 1 << 16
 

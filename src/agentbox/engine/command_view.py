@@ -5,14 +5,16 @@ files, the entry script and the modules beside it. Shown read-only, and never mo
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-from collections.abc import Iterable, Iterator, Sequence
 
 from agentbox.errors import InvalidRequestError
 from agentbox.isolation.interpreters import TOO_WIDE, is_visible
-from agentbox.models import ProgramRule
 from agentbox.records import dataclass, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from agentbox.models import ProgramRule
 
 _MODULE_SUFFIXES = {
     "python": (".py", ".pyi", ".pth", ".so"),
@@ -53,7 +55,7 @@ class CommandView:
         for rule in (rule for rules in policies for rule in rules):
             if rule.deny or rule.program is None or not os.path.exists(rule.program):
                 continue
-            named = shutil.which(rule.words[0], path=search_path) or rule.program
+            named = _on_path(rule.words[0], search_path) or rule.program
             named = named if os.path.realpath(named) == rule.program else rule.program
             needed = _program_files(os.path.abspath(named), rule.program, _kind(rule.program))
             shown.update(dict.fromkeys(top for top in (*needed, *rule.libexec) if not is_visible(top)))
@@ -63,7 +65,7 @@ class CommandView:
 def look_at(argv: Sequence[str], directory: str, search_path: str) -> CommandView:
     """The view of a command. Raises InvalidRequestError when there is no such program."""
     name = argv[0]
-    candidate = os.path.join(directory, name) if "/" in name else shutil.which(name, path=search_path)
+    candidate = os.path.join(directory, name) if "/" in name else _on_path(name, search_path)
     if candidate is None or not os.path.isfile(candidate) or not os.access(candidate, os.X_OK):
         raise InvalidRequestError(
             f"there is no program {name!r}" + ("" if "/" in name else " on PATH"),
@@ -82,12 +84,28 @@ def look_at(argv: Sequence[str], directory: str, search_path: str) -> CommandVie
     return CommandView(path if visible else real, real, tuple(argv[1:]), kind, tuple(needed), script)
 
 
+def _on_path(name: str, search_path: str) -> str | None:
+    """The first program of that name in the directories of a PATH, as a shell would find it."""
+    if "/" in name:
+        return name if _is_program(name) else None
+    if not search_path:
+        return None
+    found = (os.path.join(directory, name) for directory in search_path.split(os.pathsep))
+    return next((path for path in found if _is_program(path)), None)
+
+
+def _is_program(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
 def _behind_shim(path: str) -> str:
     """The program that a version manager's shim would start: the shim is a script that needs the whole manager."""
     root, _, name = path.rpartition("/shims/")
     manager = next((tool for tool in (f"{root}/bin/pyenv", f"{root}/libexec/pyenv") if os.access(tool, os.X_OK)), "")
     if not root or not manager:
         return path
+    import subprocess
+
     try:
         found = subprocess.run(
             [manager, "which", name], capture_output=True, text=True, timeout=_SHIM_SECONDS, stdin=subprocess.DEVNULL

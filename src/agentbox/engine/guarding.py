@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
-from pathlib import Path
-
 from agentbox.engine.lent_files import OWN_DIRECTORY, SHARED_MEMORY, TEMPORARY
 from agentbox.guest.injection import GUARD_DIR, guard_directory, injection
-from agentbox.models import Confinement
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from agentbox.models import Confinement
 
 CHANNEL = f"{OWN_DIRECTORY}/channel"
 POLICY = f"{OWN_DIRECTORY}/policy"
@@ -25,6 +27,8 @@ class Guards:
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
+        import threading
+
         self._lock = threading.Lock()
         self._made: dict[str | None, Path] = {}
 

@@ -5,14 +5,18 @@ own stays its own, and what belongs to agentbox stays out of reach."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from agentbox.isolation.plan import DEVICES
 from agentbox.light import contextlib
-from agentbox.models import Confinement, FileDenial, FileGrant
+from agentbox.models import FileDenial
 from agentbox.policy.paths import is_below
 from agentbox.records import dataclass, field, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from agentbox.models import Confinement, FileGrant
 
 OWN_DIRECTORY = "/run/agentbox"
 TEMPORARY = "/tmp"  # noqa: S108 - inside the box
@@ -27,20 +31,20 @@ class Lent:
     """`confinement` as a box can be built from it. `made` are paths that were made for `write:` rules, in order."""
 
     confinement: Confinement
-    made: list[Path] = field(default_factory=list)
+    made: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def take_back(self) -> None:
         """Remove what was made and not used."""
         for path in reversed(self.made):
             with contextlib.suppress(OSError):
-                if path.is_dir():
-                    path.rmdir()
-                elif path.stat().st_size == 0:
-                    path.unlink()
+                if os.path.isdir(path):
+                    os.rmdir(path)
+                elif os.stat(path).st_size == 0:
+                    os.unlink(path)
 
 
-def lend(confinement: Confinement, *, trace: Path, private: Sequence[Path]) -> Lent:
+def lend(confinement: Confinement, *, trace: str, private: Sequence[str]) -> Lent:
     """Make what the confinement's grants need. `trace` is this run's own; `private` are directories of agentbox that
     no grant may show. Raises nothing: what cannot be lent is left out and named in `warnings`."""
     lent = Lent(confinement)
@@ -111,7 +115,7 @@ def _with_missing(grants: list[FileGrant], lent: Lent) -> list[FileGrant]:
         if any(is_below(grant.path, path) and path != grant.path for path in there):
             continue
         try:
-            lent.made += _make(Path(grant.path), directory=grant.rule.endswith("/") or not Path(grant.path).suffix)
+            lent.made += _make(grant.path, directory=grant.rule.endswith("/") or not os.path.splitext(grant.path)[1])
         except OSError as error:
             lent.warnings.append(f"{grant.path} cannot be made for `{grant.rule}`: {error.strerror}")
             continue
@@ -120,17 +124,19 @@ def _with_missing(grants: list[FileGrant], lent: Lent) -> list[FileGrant]:
     return grants
 
 
-def _make(path: Path, *, directory: bool) -> list[Path]:
+def _make(path: str, *, directory: bool) -> list[str]:
     """Make a path with its parents, as the owner of the directory that was there; returns what was made."""
-    missing = [path, *(up for up in path.parents if not os.path.lexists(up))]
-    owner = os.stat(missing[-1].parent)
+    missing = [path]
+    while not os.path.lexists(above := os.path.dirname(missing[-1])):
+        missing.append(above)
+    owner = os.stat(above)
     made = []
     for one in reversed(missing):
         try:
             if one == path and not directory:
-                one.touch(exist_ok=False)
+                os.close(os.open(one, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
             else:
-                one.mkdir()
+                os.mkdir(one)
         except FileExistsError:
             # Another run was faster.
             continue

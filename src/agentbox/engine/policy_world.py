@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
-from pathlib import Path
 
 from agentbox.errors import PolicyError
-from agentbox.policy.document import Policy
 from agentbox.policy.parser import parse
 from agentbox.policy.text import MAX_TEXT_CHARACTERS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agentbox.policy.document import Policy
 
 MAX_ENTRIES = 200_000
 # A character takes at most four bytes.
@@ -131,4 +134,4 @@ class HostFiles:
 
 def absolute(path: str, root: str) -> str:
     """A path as a program in `root` would mean it, resolved: what a question asks about."""
-    return os.path.realpath(Path(root) / os.path.expanduser(path))
+    return os.path.realpath(os.path.join(root, os.path.expanduser(path)))

@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 from agentbox.errors import TraceError
 from agentbox.light import asyncio, contextlib, socket
-from agentbox.trace import frames
-from agentbox.trace.prepared import Prepared, prepared
+from agentbox.trace.prepared import prepared
 from agentbox.trace.record import RUN_END
-from agentbox.trace.writer import Head, TraceWriter
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from agentbox.egress.events import EgressEvent
     from agentbox.engine.counting import Counting
+    from agentbox.trace import frames
+    from agentbox.trace.prepared import Prepared
+    from agentbox.trace.writer import Head, TraceWriter
 
 _READ_BYTES = 1 << 16
 _TICK_SECONDS = 0.5
@@ -157,6 +160,8 @@ class Recorder:
         connection.setblocking(False)
         pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, 12))
         self._next_holder = holder = self._next_holder + 1
+        from agentbox.trace import frames
+
         parser = frames.FrameParser()
         try:
             with connection, contextlib.suppress(OSError):

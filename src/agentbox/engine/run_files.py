@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 from agentbox.errors import TraceError
 from agentbox.light import contextlib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LINK = "trace.jsonl"
 DIRECTORY = ".agentbox"
@@ -23,22 +24,21 @@ _A_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 class RunFiles:
     """The files of one run. An explicit trace path must not exist yet; else each run has a directory of its own."""
 
-    def __init__(self, directory: Path, explicit: Path | None) -> None:
+    def __init__(self, directory: str, explicit: str | None) -> None:
         self._directory = directory
         self._explicit = explicit is not None
         self._linked = False
         self._shared = -1
         self._made: list[int] = []
-        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-        self.trace = explicit if explicit is not None else directory / DIRECTORY / "runs" / name / LINK
+        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
+        self.trace = explicit if explicit is not None else f"{directory}/{DIRECTORY}/runs/{name}/{LINK}"
 
     def open(self) -> None:
         """Make the directory. Raises TraceError."""
         if self._explicit:
-            if not self.trace.parent.is_dir():
-                raise TraceError(
-                    f"{self.trace} cannot be made: there is no directory {self.trace.parent}", hint="make it first"
-                )
+            parent = os.path.dirname(self.trace) or "."
+            if not os.path.isdir(parent):
+                raise TraceError(f"{self.trace} cannot be made: there is no directory {parent}", hint="make it first")
             if os.path.lexists(self.trace):
                 raise TraceError(
                     f"{self.trace} exists already",
@@ -49,13 +49,13 @@ class RunFiles:
             self._make_directories()
         except OSError as error:
             raise TraceError(
-                f"{self.trace.parent} cannot be made: {error.strerror}",
+                f"{os.path.dirname(self.trace)} cannot be made: {error.strerror}",
                 hint="run in a directory that you may write to, or name a trace file with -t",
             ) from error
 
     def _make_directories(self) -> None:
         """Descriptors of those that are new are kept for `_give_to_owner`: a path could lead elsewhere by then."""
-        names = self.trace.parent.relative_to(self._directory).parts
+        names = os.path.relpath(os.path.dirname(self.trace), self._directory).split("/")
         above = os.open(self._directory, _A_DIRECTORY)
         try:
             for name in names:
@@ -97,7 +97,7 @@ class RunFiles:
     def join(self) -> None:
         """Be counted among the runs of this directory; see `alone`. Nothing where none had a directory of its own."""
         with contextlib.suppress(OSError):
-            self._shared = os.open(self._directory / DIRECTORY / "runs", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._shared = os.open(f"{self._directory}/{DIRECTORY}/runs", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             for _ in range(_JOIN_ATTEMPTS):
                 # Another run may just be tidying up; a command that locks what it can read must not hold this one up.
                 with contextlib.suppress(BlockingIOError):
@@ -125,33 +125,34 @@ class RunFiles:
         if self._explicit:
             return
         self._give_to_owner()
-        link = self._directory / LINK
-        if os.path.lexists(link) and not link.is_symlink():
+        link = f"{self._directory}/{LINK}"
+        if os.path.lexists(link) and not os.path.islink(link):
             return
         self._linked = self._point(link)
 
     def close(self) -> list[str]:
         """Undo what the command may have done to the way to its trace. Nothing is removed: traces are kept. Returns
         what the user should know."""
-        link = self._directory / LINK
+        link = f"{self._directory}/{LINK}"
         if self._explicit or not self._linked or self._leads_here(link):
             return []
         if not self._point(link):
             return [f"{link} does not lead to this run's trace any more; it is {self.trace}"]
         return [f"{link} was changed while the command ran; it leads to the trace of this run again"]
 
-    def _leads_here(self, link: Path) -> bool:
+    def _leads_here(self, link: str) -> bool:
         try:
-            return link.is_symlink() and link.samefile(self.trace)
+            return os.path.islink(link) and os.path.samefile(link, self.trace)
         except OSError:
             return False
 
-    def _point(self, link: Path) -> bool:
-        temporary = self.trace.parent / "link"
+    def _point(self, link: str) -> bool:
+        temporary = f"{os.path.dirname(self.trace)}/link"
         try:
-            temporary.unlink(missing_ok=True)
-            temporary.symlink_to(os.path.relpath(self.trace, self._directory))
-            temporary.replace(link)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            os.symlink(os.path.relpath(self.trace, self._directory), temporary)
+            os.replace(temporary, link)
         except OSError:
             return False
         return True

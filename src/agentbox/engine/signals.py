@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Coroutine, Iterator
-from typing import Any
 
-from agentbox.engine.terminal import Terminal
-from agentbox.isolation.backend import LiveBox
 from agentbox.light import asyncio, contextlib, signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+    from typing import Any
+
+    from agentbox.engine.terminal import Terminal
+    from agentbox.isolation.backend import LiveBox
 
 # What ends a command by default, and a terminal's keys; a second one of the same kind ends the whole box.
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

@@ -7,15 +7,21 @@ import fcntl
 import os
 import signal as signals
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from agentbox.engine.capture import Capture, drain
-from agentbox.isolation.backend import LiveBox
-from agentbox.isolation.boxes import CommandExit
 from agentbox.light import asyncio, contextlib
-from agentbox.models import CapturedStream, Limits, Outcome
+from agentbox.models import Outcome
 from agentbox.records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from agentbox.isolation.backend import LiveBox
+    from agentbox.isolation.boxes import CommandExit
+    from agentbox.models import CapturedStream, Limits
 
 OutputSink = Callable[[str, bytes], Awaitable[None]]
 

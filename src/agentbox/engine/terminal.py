@@ -7,12 +7,15 @@ import fcntl
 import os
 import termios
 import tty
-from collections.abc import Callable
-from typing import Any
 
 from agentbox.engine.capture import readable
 from agentbox.light import asyncio, contextlib, signal
 from agentbox.linux import terminals
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 _CHUNK = 1 << 16
 _DEFAULT_SIZE = (24, 80)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentbox.egress.events import EgressEvent, OnEvent
@@ -28,12 +28,13 @@ class Egress:
         self._stock = AttachmentStock(stocked)
         self._upstream = Upstream(dns_upstream)
 
-    async def open(self, rules: EgressRules, on_event: OnEvent) -> WayOut:
-        """A way out for one box. Raises IsolationError when this host cannot make one."""
+    async def open(self, rules: EgressRules, on_event: OnEvent, sockets: Sequence[str] = ()) -> WayOut:
+        """A way out for one box, with the UNIX sockets that rules name and these. Raises IsolationError when this host
+        cannot make one."""
         attachment = await self._stock.lease()
         try:
             ports = await attachment.open_loopback_ports(rules.loopback_ports)
-            return WayOut(attachment, ports, rules, on_event, self._upstream)
+            return WayOut(attachment, ports, rules, on_event, self._upstream, sockets)
         except BaseException:
             attachment.close()
             raise
@@ -54,12 +55,13 @@ class WayOut:
         rules: EgressRules,
         on_event: OnEvent,
         upstream: Upstream,
+        sockets: Sequence[str] = (),
     ) -> None:
         self._attachment = attachment
         self._ports = ports
         self._gateway = Gateway(rules, on_event, upstream)
         self._closed = False
-        self.unix_paths = rules.unix_paths
+        self.unix_paths = tuple(dict.fromkeys((*rules.unix_paths, *sockets)))
         self.notes = attachment.notes
 
     @property

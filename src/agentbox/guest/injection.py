@@ -7,43 +7,22 @@ it: compiling at every start would cost ten times what arming does.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import secrets
-import shutil
-import subprocess
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from agentbox.errors import ConfinementError
-from agentbox.guest.tables import policy_file
+from agentbox.light import contextlib, digests
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from agentbox.policy.document import AnyPolicy
 
 GUARD_DIR = "/run/agentbox/guard"
 # The interpreters that load the filter of soft_egress.
 SOFT_INTERPRETERS = ("python", "javascript")
-_HERE = Path(__file__).parent
-_PACKAGE = _HERE.parent
-_READING = ("errors.py", "__init__.py", "guest/__init__.py", "guest/reading.py", "guest/tables.py")
-_COMPILE_SECONDS = 60
-# Compiles every module of the guard into one file: a start reads one file instead of twenty.
-_COMPILE = """
-import marshal, os, sys
-directory = sys.argv[1]
-bundle = {}
-for entry in sorted(os.listdir(directory + "/guard")):
-    if entry.endswith(".py"):
-        path = directory + "/guard/" + entry
-        with open(path, "rb") as file:
-            name = sys.argv[2] + "/guard/" + entry
-            bundle[entry[:-3]] = compile(file.read(), name, "exec", dont_inherit=True, optimize=2)
-name = directory + "/guard." + sys.implementation.cache_tag + ".bundle"
-with open(name + ".new", "wb") as file:
-    file.write(marshal.dumps(bundle))
-os.rename(name + ".new", name)
-import py_compile
-unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
-py_compile.compile(directory + "/sitecustomize.py", doraise=True, invalidation_mode=unchecked)
-"""
+_HERE = os.path.dirname(__file__)
+_PARTS = ("", "/rules", "/answers")
 
 
 def injection(
@@ -99,43 +78,65 @@ def injection(
 def soft_egress(allowlist: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
     """`env` with what loads the filter of a backend that has no wall into Python and Node: connections to what is not
     among the `host[:port]` entries fail there. A program that means to gets around it."""
-    directory = str(_HERE / "soft_egress")
+    directory = f"{_HERE}/soft_egress"
     found = {**env, "AGENTBOX_EGRESS_HOSTS": ",".join(allowlist)}
     found["PYTHONPATH"] = os.pathsep.join([directory, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))])
     found["NODE_OPTIONS"] = f'--require "{directory}/preload.cjs" {env.get("NODE_OPTIONS", "")}'.rstrip()
     return found
 
 
-def guard_files() -> list[tuple[str, Path]]:
-    """What a guard directory holds: path within it, and the file on this host."""
-    files = [("sitecustomize.py", _HERE / "guard" / "site_entry.py")]
-    files += [
-        (f"guard/{path.name}", path)
-        for path in sorted((_HERE / "guard").glob("*.py"))
-        if path.name not in ("__init__.py", "site_entry.py")
-    ]
-    files += [(f"node/{path.name}", path) for path in sorted((_HERE / "node").glob("*.cjs"))]
-    shared = [*_READING, *(f"policy/{path.relative_to(_PACKAGE / 'policy')}" for path in _policy_modules())]
-    files += [(f"lib/agentbox/{name}", _PACKAGE / name) for name in shared]
-    return files
+def policy_file(policy: AnyPolicy) -> str:
+    """The content of the file that `AGENTBOX_POLICY` names."""
+    from agentbox.guest.tables import policy_file
+
+    return policy_file(policy)
 
 
-def guard_directory(cache: Path, interpreter: str | None = None, *, seen_as: str | None = None) -> Path:
+def guard_directory(cache: str | Path, interpreter: str | None = None, *, seen_as: str | None = None) -> Path:
     """A guard directory on this host, ready to be shown to a guest, below `cache`; made when it is not there.
 
     `interpreter` is a Python for which it is compiled too. `seen_as` is where the guest will see it (default: where it
     is). Raises ConfinementError.
     """
-    files = guard_files()
-    digest = hashlib.sha256()
-    for name, source in files:
-        digest.update(name.encode() + b"\0" + source.read_bytes() + b"\0")
-    directory = cache / f"guard-{digest.hexdigest()[:16]}"
-    if not directory.is_dir():
-        _make(directory, files)
-    if interpreter is not None:
-        _compile(directory, interpreter, seen_as or str(directory))
-    return directory
+    from pathlib import Path
+
+    from agentbox.guest import guard_files
+
+    return guard_files.guard_directory(Path(cache), interpreter, seen_as=seen_as)
+
+
+def known_guard_directory(cache: str, interpreter: str | None = None, *, seen_as: str | None = None) -> str:
+    """As `guard_directory`, for those who start often: what was made before is found again by the sizes and times of
+    what it was made of, as Python finds its compiled modules."""
+    facts = (tuple(_sources()), seen_as, interpreter and (interpreter, _seen(os.stat(interpreter))))
+    note = f"{cache}/known-{digests.sha256(repr(facts).encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
+    try:
+        directory = f"{cache}/{os.readlink(note)}"
+        if os.path.isdir(directory):
+            return directory
+    except OSError:
+        pass
+    made = str(guard_directory(cache, interpreter, seen_as=seen_as))
+    draft = f"{note}.{os.urandom(4).hex()}"
+    # Without the note the next one looks again.
+    with contextlib.suppress(OSError):
+        os.symlink(os.path.basename(made), draft)
+        os.replace(draft, note)
+    return made
+
+
+def _sources() -> Iterator[tuple[str, int, int, int]]:
+    """Everything that a guard directory may be made of, as it looks from outside."""
+    package = os.path.dirname(_HERE)
+    for place in (package, _HERE, f"{_HERE}/guard", f"{_HERE}/node", *(f"{package}/policy{part}" for part in _PARTS)):
+        with os.scandir(place) as entries:
+            files = [entry for entry in entries if entry.name.endswith((".py", ".cjs"))]
+        for entry in sorted(files, key=lambda entry: entry.name):
+            yield (entry.path, *_seen(entry.stat()))
+
+
+def _seen(facts: os.stat_result) -> tuple[int, int, int]:
+    return facts.st_size, facts.st_mtime_ns, facts.st_ino
 
 
 def why_unguarded(argv: Sequence[str]) -> str:
@@ -162,65 +163,12 @@ def why_unguarded(argv: Sequence[str]) -> str:
     return ""
 
 
-def _policy_modules() -> list[Path]:
-    wanted = sorted((_PACKAGE / "policy").rglob("*.py"))
-    return [path for path in wanted if path.name not in ("allowlist.py", "ceiling.py", "compilation.py", "lint.py")]
-
-
-def _make(directory: Path, files: Sequence[tuple[str, Path]]) -> None:
-    new = directory.with_name(f"{directory.name}.{secrets.token_hex(4)}")
-    try:
-        for name, source in files:
-            target = new / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(source.read_bytes())
-            target.chmod(0o644)
-        for parent in (new, *(path for path in new.rglob("*") if path.is_dir())):
-            parent.chmod(0o755)
-        try:
-            new.rename(directory)
-        except OSError:
-            if not directory.is_dir():
-                raise
-    except OSError as error:
-        raise ConfinementError(
-            f"the guard's directory {directory} cannot be made: {error.strerror}", hint="free space or rights there"
-        ) from error
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-
-
-def _compile(directory: Path, interpreter: str, seen_as: str) -> None:
-    mark = directory / f"compiled-{hashlib.sha256(os.path.realpath(interpreter).encode()).hexdigest()[:16]}"
-    if mark.exists():
-        return
-    try:
-        done = subprocess.run(
-            [interpreter, "-I", "-S", "-c", _COMPILE, str(directory), seen_as],
-            capture_output=True,
-            text=True,
-            timeout=_COMPILE_SECONDS,
-            check=False,
-            env={},
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfinementError(
-            f"the guard cannot be compiled for {interpreter}: {error}", hint="check that this interpreter starts"
-        ) from error
-    if done.returncode != 0:
-        raise ConfinementError(
-            f"the guard cannot be compiled for {interpreter}: {done.stderr.strip()[-300:]}",
-            hint="the guard needs CPython 3.9 or later",
-        )
-    mark.touch()
-
-
 __all__ = [
     "GUARD_DIR",
     "SOFT_INTERPRETERS",
     "guard_directory",
-    "guard_files",
     "injection",
+    "known_guard_directory",
     "policy_file",
     "soft_egress",
     "why_unguarded",

@@ -8,17 +8,32 @@ host reads it, and a guard gets the rules as lists of strings and numbers, which
 
 from __future__ import annotations
 
-import ipaddress
-import json
-from typing import TYPE_CHECKING, Any, Optional
-
 from agentbox.policy import protected
-from agentbox.policy.document import Policy, policies_of
+from agentbox.policy.document import policies_of
 from agentbox.policy.hosts import SPECIAL_NETWORKS
-from agentbox.policy.rule import ExecTarget, HostTarget, PathTarget, Rate, Rule, SwitchTarget, UnixTarget
+from agentbox.policy.rule import ExecTarget, HostTarget, PathTarget, SwitchTarget, UnixTarget
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+    from agentbox.policy.document import AnyPolicy, Policy
+    from agentbox.policy.rule import Rate, Rule
 
 if TYPE_CHECKING:
-    from agentbox.policy.document import AnyPolicy
+    from socket import AF_INET, AF_INET6, inet_pton
+
+    encode_basestring_ascii: Any
+    make_encoder: Any
+else:
+    try:
+        # The compiled parts alone: what surrounds them takes longer to import than a policy to write.
+        from _json import encode_basestring_ascii, make_encoder
+        from _socket import AF_INET, AF_INET6, inet_pton
+    except ImportError:
+        from socket import AF_INET, AF_INET6, inet_pton
+
+        make_encoder = None
 
 FORMAT = "agentbox-guard/1"
 _DOUBLE_STAR = "**"
@@ -26,6 +41,11 @@ _DOUBLE_STAR = "**"
 
 def policy_file(policy: AnyPolicy) -> str:
     """The content of the file that `AGENTBOX_POLICY` names."""
+    if make_encoder is not None:
+        encode = make_encoder(None, None, encode_basestring_ascii, None, ":", ",", False, False, False)
+        return "".join(encode(tables(policy), 0))
+    import json
+
     return json.dumps(tables(policy), ensure_ascii=True, separators=(",", ":"))
 
 
@@ -35,7 +55,7 @@ def tables(policy: AnyPolicy) -> dict[str, Any]:
         "format": FORMAT,
         "policy_sha256": policy.policy_sha256,
         "policies": [_policy(single) for single in policies_of(policy)],
-        "special": [_network(ipaddress.ip_network(network)) for network in SPECIAL_NETWORKS],
+        "special": [_written_network(network) for network in SPECIAL_NETWORKS],
         "protected": {
             "names": dict(protected.NAMES),
             "sequences": [[*pair, why] for pair, why in protected.SEQUENCES.items()],
@@ -115,3 +135,10 @@ def _address(address: Any) -> list[Any]:
 
 def _network(network: Any) -> list[Any]:
     return [network.version, network.network_address.packed.hex(), network.prefixlen]
+
+
+def _written_network(text: str) -> list[Any]:
+    """As `_network`, of a text that is known to be right: `ipaddress` is too much to import for these."""
+    address, _, length = text.partition("/")
+    six = ":" in address
+    return [6 if six else 4, inet_pton(AF_INET6 if six else AF_INET, address).hex(), int(length)]

@@ -3,18 +3,28 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+import os
 
-from agentbox.isolation.boxes import Box, CommandExit, Network
-from agentbox.isolation.facilities import Facilities
-from agentbox.isolation.plan import GuardView, LaunchPlan, WorkspaceView, attached_plan
-from agentbox.isolation.requirement import Requirement
-from agentbox.light import asyncio, contextlib, socket
-from agentbox.linux.cgroups import Cgroup, CgroupLimits
-from agentbox.models import Confinement, Enforcement, Limits, Usage
+from agentbox.isolation.plan import attached_plan
+from agentbox.light import asyncio, contextlib
+from agentbox.linux.cgroups import CgroupLimits
+from agentbox.models import Usage
 from agentbox.records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, Protocol
+
+    from agentbox.isolation.boxes import Box, CommandExit, Network
+    from agentbox.isolation.facilities import Facilities
+    from agentbox.isolation.plan import GuardView, LaunchPlan, WorkspaceView
+    from agentbox.isolation.requirement import Requirement
+    from agentbox.light import socket
+    from agentbox.linux.cgroups import Cgroup
+    from agentbox.models import Confinement, Enforcement, Limits
+else:
+    Protocol = object
 
 _MIB = 1 << 20
 _MEMORY_POLL_SECONDS = 0.05
@@ -173,11 +183,16 @@ async def build_in_cgroup(
             unix_listeners=network.unix_listeners,
         )
         network_fds = network.descriptors
-    cgroup = None
-    if facilities.cgroups is not None:
-        cgroup = facilities.cgroups.create(secrets.token_hex(8), _cgroup_limits(confinement.limits))
+    limits = cgroup_limits(confinement.limits)
+    cgroup, facilities.begun = facilities.begun, None
+    group_fds: tuple[int, ...] = ()
     try:
-        box = await facilities.launcher.build(plan, cgroup.attach_fds() if cgroup else (), on_spawn, network_fds)
+        if cgroup is not None:
+            cgroup.set_limits(limits)
+        elif facilities.cgroups is not None:
+            cgroup = facilities.cgroups.create(os.urandom(8).hex(), limits)
+            group_fds = cgroup.attach_fds()
+        box = await facilities.launcher.build(plan, group_fds, on_spawn, network_fds)
     except BaseException:
         if cgroup is not None:
             await asyncio.to_thread(cgroup.destroy)
@@ -185,7 +200,7 @@ async def build_in_cgroup(
     return LiveBox(box, confinement, cgroup, on_gone)
 
 
-def _cgroup_limits(limits: Limits) -> CgroupLimits:
+def cgroup_limits(limits: Limits) -> CgroupLimits:
     """tmpfs pages are charged to the group beside memory, and the box's init counts as a process."""
     return CgroupLimits((limits.memory_mb + limits.disk_mb) * _MIB, limits.pids + 1, limits.cpus)
 
@@ -209,11 +224,9 @@ class Backend(Protocol):
 
     def requirements(self) -> tuple[Requirement, ...]:
         """What it needs of the host, as far as can be told without building a box."""
-        ...
 
     def claims(self) -> Enforcement:
         """The layers that should hold each resource here; selfcheck.py proves or drops each claim."""
-        ...
 
     async def launch(
         self,
@@ -228,4 +241,3 @@ class Backend(Protocol):
 
         Raises IsolationError; nothing is left then.
         """
-        ...

@@ -7,27 +7,27 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentbox.errors import ConfinementError, IsolationError
 from agentbox.isolation.launcher import wire
-from agentbox.isolation.plan import LaunchPlan, WorkspaceView
 from agentbox.light import asyncio, contextlib, signal, socket
 from agentbox.records import asdict, dataclass
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, TypeVar
+
+    _T = TypeVar("_T")
 
     from agentbox.isolation.launcher.forked import Forked
+    from agentbox.isolation.plan import LaunchPlan, WorkspaceView
 
 _START_TIMEOUT_SECONDS = 20
 _BUILD_TIMEOUT_SECONDS = 30
 _GONE_TIMEOUT_SECONDS = 15
 _REAPED_POLL_SECONDS = 0.002
-
-_T = TypeVar("_T")
 
 
 class Channel:
@@ -136,7 +136,8 @@ class Launcher:
     def __init__(self) -> None:
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | Forked | None = None
-        self._starting = asyncio.Lock()
+        self._starting: asyncio.Lock | None = None
+        self._adopted: socket.socket | None = None
         self._begun: socket.socket | None = None
 
     @property
@@ -144,31 +145,31 @@ class Launcher:
         """PID of the launcher process, None when there is none."""
         return self._process.pid if self._process else None
 
-    def adopt(self, process: Forked, sock: socket.socket) -> None:
-        """Use a launcher that this process forked."""
+    def adopt(self, process: Forked, sock: socket.socket, begun: socket.socket) -> None:
+        """Use a launcher that this process forked, and for the first box the one that it was told to begin."""
         self._process = process
-        self._channel = Channel(sock)
-
-    async def begin(self, cgroup_fds: Sequence[int]) -> None:
-        """Announce the next box: it joins its control groups while its plan is still being made. `build` is then to be
-        called without them. Raises IsolationError."""
-        channel = await self._ensure()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with theirs:
-            await channel.send({"begin": {"namespaces": True}}, [theirs.fileno(), *cgroup_fds])
-        self._begun = ours
+        self._adopted = sock
+        self._begun = begun
 
     async def _ensure(self) -> Channel:
+        if self._starting is None:
+            self._starting = asyncio.Lock()
         async with self._starting:
+            if self._adopted is not None:
+                self._channel, self._adopted = Channel(self._adopted), None
+            if self._begun is not None and (self._process is None or self._process.poll() is not None):
+                # The control groups of the box that it was to begin hold nothing.
+                self.drop()
+                raise IsolationError("the launcher process has ended", hint="its own message is on stderr")
             if self._channel is not None and self._process is not None and self._process.poll() is None:
                 return self._channel
-            self._drop()
+            self.drop()
             import subprocess
 
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             with theirs:
                 self._process = subprocess.Popen(  # noqa: ASYNC220 - a spawn of some milliseconds, once
-                    [sys.executable, "-I", "-S", "-B", str(Path(__file__).parent / "launcher" / "main.py"),
+                    [sys.executable, "-I", "-S", "-B", os.path.join(os.path.dirname(__file__), "launcher", "main.py"),
                      str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
                     env={"PATH": "/usr/bin:/bin"},
@@ -184,7 +185,7 @@ class Launcher:
             except TimeoutError:
                 first = None
             if first is None:
-                self._drop()
+                self.drop()
                 raise IsolationError("the launcher process did not start", hint="its own message is on stderr")
             return self._channel
 
@@ -226,7 +227,7 @@ class Launcher:
             ) from None
         except OSError as error:
             await box.destroy()
-            self._drop()
+            self.drop()
             raise IsolationError(f"the launcher process is gone: {error}", hint="try again; it is restarted") from error
         except BaseException:
             await box.destroy()
@@ -236,7 +237,12 @@ class Launcher:
                 os.close(fd)
         return box
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
+        """End the launcher, without an event loop; see `close`."""
+        for sock in (self._begun, self._adopted):
+            if sock is not None:
+                sock.close()
+        self._begun = self._adopted = None
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -248,7 +254,7 @@ class Launcher:
 
     async def close(self) -> None:
         """End the launcher. Boxes are destroyed by their owners; any that is left dies with its own socket."""
-        await asyncio.to_thread(self._drop)
+        await asyncio.to_thread(self.drop)
 
 
 class Box:

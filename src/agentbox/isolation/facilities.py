@@ -9,14 +9,20 @@ from agentbox.light import asyncio
 from agentbox.linux.cgroups import CgroupTree
 from agentbox.records import dataclass, field
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.linux.cgroups import Cgroup
+
 
 @dataclass(slots=True)
 class Facilities:
-    """Opened once per owning process, before any backend; `held` are the controllers that work on this host."""
+    """Opened once per owning process, before any backend; `held` are the controllers that work on this host. `begun` is
+    the control group that a box which was only announced joins; see early.py."""
 
     launcher: Launcher = field(default_factory=Launcher)
     ids: host.BoxIds = field(default_factory=host.BoxIds)
     cgroups: CgroupTree | None = None
+    begun: Cgroup | None = None
 
     @classmethod
     async def open(cls) -> Facilities:
@@ -34,4 +40,14 @@ class Facilities:
         await self.launcher.close()
         if self.cgroups is not None:
             await asyncio.to_thread(self.cgroups.close)
+            self.cgroups = None
+
+    def drop(self) -> None:
+        """As `close`, without an event loop. May be called twice."""
+        self.launcher.drop()
+        if self.begun is not None:
+            self.begun.destroy()
+            self.begun = None
+        if self.cgroups is not None:
+            self.cgroups.close()
             self.cgroups = None

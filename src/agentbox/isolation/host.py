@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import errno
 import os
-import platform
-import re
-import secrets
 import sys
 
-from agentbox.errors import ConfinementError
 from agentbox.isolation.interpreters import ALWAYS_VISIBLE
 from agentbox.isolation.plan import ETC_VISIBLE, HostView
 from agentbox.isolation.requirement import Requirement
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.errors import ConfinementError
 
 # mount_setattr came with 5.12, RLIMIT_NPROC per user namespace with 5.14.
 _MIN_KERNEL = (5, 14)
@@ -33,7 +33,7 @@ def view() -> HostView:
 
 def _mapped_ids(path: str) -> list[tuple[int, int]]:
     """(first, count) of the ids that exist in this process's user namespace."""
-    with open(path, encoding="ascii") as file:
+    with open(path, "rb") as file:
         return [(int(first), int(count)) for first, _, count in (line.split() for line in file)]
 
 
@@ -60,7 +60,7 @@ class BoxIds:
         if not self._base:
             return os.geteuid(), os.getegid()
         while True:
-            number = self._base + secrets.randbelow(self._count)
+            number = self._base + int.from_bytes(os.urandom(8), "little") % self._count
             if number not in self._used:
                 self._used.add(number)
                 return number, number
@@ -74,10 +74,12 @@ def kernel_requirements() -> tuple[Requirement, ...]:
     """What can be told about the jail without building one."""
     if sys.platform != "linux":
         return (Requirement("Linux", False, sys.platform, "run the server on Linux, or in a Linux VM"),)
-    release = platform.release()
+    import re
+
+    release = os.uname().release
     found = re.match(r"(\d+)\.(\d+)", release)
     version = (int(found[1]), int(found[2])) if found else (0, 0)
-    machine = platform.machine()
+    machine = os.uname().machine
     fresh = version >= _MIN_KERNEL
     known = machine in ("x86_64", "aarch64")
     return (

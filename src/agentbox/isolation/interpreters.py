@@ -6,15 +6,14 @@ To add one: a class with the attributes of Interpreter and a row in INTERPRETERS
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 from agentbox.errors import ConfigError, UnsupportedLanguageError
 from agentbox.records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _PROBE_TIMEOUT_SECONDS = 20
 
@@ -51,6 +50,8 @@ class Interpreter:
 
 
 def _run(path: str, *arguments: str) -> str:
+    import subprocess
+
     try:
         done = subprocess.run(
             [path, *arguments],
@@ -87,20 +88,24 @@ def _needed(directories: list[str], path: str) -> tuple[str, ...]:
 
 
 def _find_python(path: str) -> Found:
+    import json
+
     version, prefixes = json.loads(_run(path, "-I", "-c", _PYTHON_PROBE))
     return Found(path, version, _needed(prefixes, path))
 
 
 def _find_node(path: str) -> Found:
     version = _run(path, "--version").removeprefix("v")
-    real = Path(os.path.realpath(path))
-    return Found(path, version, _needed([] if is_visible(str(real)) else [str(real.parent.parent)], path))
+    real = os.path.realpath(path)
+    above = os.path.dirname(os.path.dirname(real))
+    return Found(path, version, _needed([] if is_visible(real) else [above], path))
 
 
 def _find_bash(path: str) -> Found:
     version = _run(path, "-c", 'echo "${BASH_VERSION%%(*}"')
-    real = Path(os.path.realpath(path))
-    return Found(path, version, _needed([] if is_visible(str(real)) else [str(real.parent.parent)], path))
+    real = os.path.realpath(path)
+    above = os.path.dirname(os.path.dirname(real))
+    return Found(path, version, _needed([] if is_visible(real) else [above], path))
 
 
 def _node_argv(path: str, script: str, memory_mb: int) -> list[str]:
@@ -135,6 +140,8 @@ def locate(interpreter: Interpreter, configured: str) -> Found | None:
 
     Raises ConfigError when the configured one cannot be used.
     """
+    import shutil
+
     if configured:
         path = shutil.which(os.path.expanduser(configured))
         if path is None:

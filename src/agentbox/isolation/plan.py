@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from agentbox.models import Confinement, ProgramRule
 from agentbox.records import dataclass, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from agentbox.models import Confinement, ProgramRule
 
 GUEST_UID = 1000
 WORKSPACE = "/work"

@@ -3,19 +3,24 @@
 
 from __future__ import annotations
 
+import _thread
 import math
 import os
-import threading
-from types import ModuleType
-from typing import Literal
 
 from agentbox.errors import ConfinementError
 from agentbox.light import contextlib
 from agentbox.linux.cgroup_owners import kill_members, remove
-from agentbox.linux.cgroupfs import DIRECTORY, Place, apply, read_text
+from agentbox.linux.cgroupfs import DIRECTORY, apply, read_text
 from agentbox.records import dataclass, field
 
-Version = Literal["v1", "v2"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    Version = Literal["v1", "v2"]
+    from types import ModuleType
+
+    from agentbox.linux.cgroupfs import Place
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _STAT_BYTES = 8192
@@ -94,7 +99,7 @@ class Cgroup:
         self._peak_counted: bool | None = None
         self._final: CgroupUsage | None = None
         # A poll on one thread must not read a descriptor that another thread closes, and the kernel gives away again.
-        self._lock = threading.Lock()
+        self._lock = _thread.allocate_lock()
 
     def attach_fds(self) -> tuple[int, ...]:
         """Return descriptors of cgroup.procs, close-on-exec: a process that writes b"0" to each joins the box.

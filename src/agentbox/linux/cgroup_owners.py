@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import os
-import re
 import time
-from collections.abc import Iterator, Sequence
 
 from agentbox.light import contextlib, signal
 from agentbox.linux.cgroupfs import DIRECTORY, members, read_text, write_text
 
-_OWNER = re.compile(r"(\d+)-(\d+)-(\d+)")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
 _WALK_DIRECTORIES = 4000
 _WALK_DEPTH = 12
 _PATIENCE_SECONDS = 2.0
@@ -28,10 +29,12 @@ def owner_name() -> str:
 
 def is_dead(name: str) -> bool:
     """Say whether the owner of that name has certainly ended; an owner in another PID namespace cannot be judged."""
-    match = _OWNER.fullmatch(name)
-    if match is None or match[3] != _pid_namespace():
+    parts = name.split("-")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
         return False
-    pid = int(match[1])
+    if parts[2] != _pid_namespace():
+        return False
+    pid = int(parts[0])
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -40,7 +43,7 @@ def is_dead(name: str) -> bool:
         # It lives and belongs to somebody else: with hidepid its /proc entry would look absent.
         return False
     try:
-        if _start_time(pid) != match[2]:
+        if _start_time(pid) != parts[1]:
             return True
         state = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[0]
         # The leader of a thread group may be a zombie while its threads run on.

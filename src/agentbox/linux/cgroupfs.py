@@ -8,7 +8,6 @@ Mounts and memberships are read from /proc/self/mountinfo and /proc/self/cgroup.
 from __future__ import annotations
 
 import os
-import re
 
 from agentbox.errors import ConfinementError
 from agentbox.records import dataclass
@@ -192,4 +191,6 @@ def why_not_writable(directory: str) -> str | None:
 
 
 def _unescape(field: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+    """Blanks and their like, which mountinfo writes as a backslash and three octal digits."""
+    first, *rest = field.split("\\")
+    return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)

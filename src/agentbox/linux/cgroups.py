@@ -8,19 +8,24 @@ them, so that whatever a killed owner left behind can be told from the boxes of 
 from __future__ import annotations
 
 import os
-import re
-from types import ModuleType
 
 from agentbox.errors import ConfinementError
 from agentbox.light import contextlib
 from agentbox.linux import cgroups_v1, cgroups_v2
-from agentbox.linux.cgroup_box import Cgroup, CgroupLimits, CgroupUsage, Hierarchy, Ownership, Version
+from agentbox.linux.cgroup_box import Cgroup, CgroupLimits, CgroupUsage, Hierarchy, Ownership
 from agentbox.linux.cgroup_owners import find_owner_parents, is_dead, owner_name, remove, subgroups
-from agentbox.linux.cgroupfs import CONTROLLERS, DIRECTORY, Place, Survey, mounts
+from agentbox.linux.cgroupfs import CONTROLLERS, DIRECTORY, Place, mounts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from agentbox.linux.cgroup_box import Version
+    from agentbox.linux.cgroupfs import Survey
 
 __all__ = ["Cgroup", "CgroupLimits", "CgroupTree", "CgroupUsage"]
 
-_BOX_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_MAX_BOX_ID = 64
 _DIALECTS: dict[Version, ModuleType] = {"v2": cgroups_v2, "v1": cgroups_v1}
 _TRIES = 5
 
@@ -68,7 +73,7 @@ class CgroupTree:
 
         Raises ConfinementError when a name is refused or a limit did not stick; nothing is left behind then.
         """
-        if not _BOX_ID.fullmatch(box_id):
+        if not _is_box_id(box_id):
             raise ConfinementError(
                 f"{box_id!r} cannot name a control group",
                 hint="use letters, digits, - and _, starting with a letter or digit, at most 64",
@@ -114,6 +119,15 @@ class CgroupTree:
         for path in owners:
             _remove_empty(path)
         return removed
+
+
+def _is_box_id(text: str) -> bool:
+    return (
+        text.isascii()
+        and 0 < len(text) <= _MAX_BOX_ID
+        and text[0].isalnum()
+        and text.replace("-", "").replace("_", "").isalnum()
+    )
 
 
 def _survey() -> tuple[Version, Survey]:

@@ -7,7 +7,6 @@ import os
 
 from agentbox.linux.cgroupfs import (
     CONTROLLERS,
-    CgroupMount,
     Place,
     Setting,
     Survey,
@@ -18,6 +17,10 @@ from agentbox.linux.cgroupfs import (
     why_not_writable,
     write_text,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.linux.cgroupfs import CgroupMount
 
 CPU_PERIOD_US = 100_000
 _UNLIMITED_BYTES = 1 << 60

@@ -12,7 +12,6 @@ import os
 from agentbox.light import contextlib
 from agentbox.linux.cgroupfs import (
     CONTROLLERS,
-    CgroupMount,
     Place,
     Setting,
     Survey,
@@ -24,6 +23,10 @@ from agentbox.linux.cgroupfs import (
     why_not_writable,
     write_text,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.linux.cgroupfs import CgroupMount
 
 CPU_PERIOD_US = 100_000
 # Where the owner itself goes when its group is to hold boxes.

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
 
 from agentbox.light import contextlib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -6,10 +6,13 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
-from collections.abc import Iterable
 
 from agentbox.linux.process import forbid_new_privileges
 from agentbox.linux.syscalls import syscall
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _CREATE_VERSION = 1
 _RULE_PATH_BENEATH = 1

@@ -10,7 +10,10 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 NETLINK_ROUTE = 0
 NETLINK_NETFILTER = 12

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterable
 
 from agentbox.linux.netlink import (
     NLM_F_ACK,
@@ -21,6 +20,10 @@ from agentbox.linux.netlink import (
     nested,
     text,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 FAMILY_INET = 1
 FAMILY_IPV4 = 2

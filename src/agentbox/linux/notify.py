@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
-import platform
+import os
 import struct
 
 from agentbox.linux import seccomp
@@ -47,7 +47,7 @@ class Notification:
 
 def build(names: tuple[str, ...], machine: str | None = None) -> bytes:
     """A filter that asks about the named calls and lets everything else through. Pure."""
-    machine = machine or platform.machine()
+    machine = machine or os.uname().machine
     numbers = [nr for name in names if (nr := number(name, machine)) is not None]
     code = [(0x20, 0, 0, 4), (0x15, 0, len(numbers) + 2, seccomp.ARCHITECTURES[machine]), (0x20, 0, 0, 0)]
     code += [(0x15, len(numbers) - index, 0, nr) for index, nr in enumerate(numbers)]

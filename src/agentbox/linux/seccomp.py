@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import platform
+import os
 import struct
 
 from agentbox.linux.process import forbid_new_privileges
@@ -100,7 +100,7 @@ class _Program:
 
 def build(machine: str | None = None) -> bytes:
     """The guest filter for `machine` (default: this one) as an array of struct sock_filter. Pure."""
-    machine = machine or platform.machine()
+    machine = machine or os.uname().machine
     program = _Program()
 
     def on(name: str, label: str) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 libc = ctypes.CDLL(None, use_errno=True)
 if hasattr(libc, "syscall"):
@@ -125,7 +127,7 @@ def number(name: str, machine: str | None = None) -> int | None:
 
     Raises OSError on a machine that agentbox has no table for.
     """
-    machine = machine or platform.machine()
+    machine = machine or os.uname().machine
     if machine not in MACHINES:
         raise OSError(f"no system call table for {machine}; supported: {', '.join(MACHINES)}")
     return NUMBERS[name][MACHINES.index(machine)]

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from agentbox.errors import InvalidRequestError
 from agentbox.models import parse_allowlist
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def host_of(entry: str) -> str:

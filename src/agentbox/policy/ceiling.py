@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
-from agentbox.models import Limits, RequestedLimits
+from agentbox.models import Limits
 from agentbox.records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.models import RequestedLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,23 @@ wildcard for files yet to come, a denial of what does not exist, counts) is left
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
-
-from agentbox.models import Confinement, FileDenial, FileGrant, Layer, Limits, ProgramRule, TextRule
-from agentbox.policy.document import Policy, policies_of
+from agentbox.models import Confinement, FileDenial, FileGrant, Layer, ProgramRule, TextRule
+from agentbox.policy.document import policies_of
 from agentbox.policy.paths import covers, is_below, upwards
 from agentbox.policy.protected import LAST_PARTS, why_protected
-from agentbox.policy.rule import ExecTarget, HostTarget, PathTarget, Rule, UnixTarget
+from agentbox.policy.rule import ExecTarget, HostTarget, PathTarget, UnixTarget
 from agentbox.records import replace
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agentbox.policy.document import AnyPolicy
+    from collections.abc import Callable, Iterable
+    from typing import Protocol
+
+    from agentbox.models import Limits
+    from agentbox.policy.document import AnyPolicy, Policy
+    from agentbox.policy.rule import Rule
+else:
+    Protocol = object
 
 OWN_RULE = "the policy and the traces"
 
@@ -28,12 +33,10 @@ class FileView(Protocol):
 
     def exists(self, path: str) -> bool:
         """Whether something is at the path, a link counting as itself."""
-        ...
 
     def below(self, directory: str, wanted: Callable[[str], bool], depth: int | None) -> tuple[str, ...] | None:
         """The paths below a directory that are wanted, none below another that is, at most `depth` names deep; no
         link is followed. None when there is more to look at than the view is ready to."""
-        ...
 
 
 def compile_policy(

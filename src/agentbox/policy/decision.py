@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from agentbox.policy.record import TYPE_CHECKING, MappingProxyType, dataclass
-from agentbox.policy.rule import HostTarget, PathTarget, Rule, UnixTarget
+from agentbox.policy.rule import HostTarget, PathTarget, UnixTarget
 
 # Files and connections that one policy keeps count of, at most: the state must not grow with what a guest does.
 MAX_COUNTED_FILES = 100_000
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from agentbox.policy.rule import Rule
 
 # A rule that counts, within one of the policies that are asked together.
 CountKey = tuple[int, str]

@@ -5,13 +5,25 @@ from __future__ import annotations
 
 from agentbox.policy.index import Index
 from agentbox.policy.record import TYPE_CHECKING, dataclass, field
-from agentbox.policy.rule import LimitTarget, Rule
+from agentbox.policy.rule import LimitTarget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from hashlib import sha256
     from typing import Union
 
+    from agentbox.policy.rule import Rule
+
     AnyPolicy = Union["Policy", "Conjunction"]  # noqa: UP007 - CPython 3.9
+else:
+    # The interpreter's own where it has one: `hashlib` would load OpenSSL for a few lines of text.
+    try:
+        from _sha2 import sha256
+    except ImportError:
+        try:
+            from _sha256 import sha256
+        except ImportError:
+            from hashlib import sha256
 
 # The order of the old keys is part of the hash of every policy that was written before the others existed.
 _HASHED_FIRST = ("read", "write", "net", "exec", "env")
@@ -39,9 +51,7 @@ class Policy:
     @property
     def policy_sha256(self) -> str:
         """The hash of what the policy says; a policy of the old keys alone keeps the hash that it always had."""
-        import hashlib
-
-        return hashlib.sha256(self._hashed_text().encode("utf-8", "surrogateescape")).hexdigest()
+        return _sha256(self._hashed_text().encode("utf-8", "surrogateescape"))
 
     @property
     def limits(self) -> Mapping[str, float]:
@@ -77,9 +87,7 @@ class Conjunction:
     @property
     def policy_sha256(self) -> str:
         """The hash over the hashes of the policies, in their order."""
-        import hashlib
-
-        return hashlib.sha256("".join(f"{p.policy_sha256}\n" for p in self.policies).encode()).hexdigest()
+        return _sha256("".join(f"{p.policy_sha256}\n" for p in self.policies).encode())
 
     @property
     def limits(self) -> Mapping[str, float]:
@@ -114,3 +122,7 @@ def intersect(policy: AnyPolicy, ceiling: AnyPolicy) -> Conjunction:
 def canonical_text(policy: Policy) -> str:
     """The policy in one spelling: one rule a line, includes written out. Reading it gives an equal policy."""
     return "".join(f"{rule.text}\n" for rule in policy.rules)
+
+
+def _sha256(text: bytes) -> str:
+    return sha256(text).hexdigest()

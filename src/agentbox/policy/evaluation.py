@@ -9,7 +9,7 @@ without them the decision names the rule for a later layer to count.
 from __future__ import annotations
 
 from agentbox.policy.answers import files, network, programs, variables
-from agentbox.policy.decision import Counters, Decision
+from agentbox.policy.decision import Decision
 from agentbox.policy.document import Conjunction
 from agentbox.policy.questions import Connect, Env, Exec, Read, Resolve, Unix, Write
 from agentbox.policy.record import TYPE_CHECKING, MappingProxyType, replace
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from agentbox.policy.decision import Counters
     from agentbox.policy.document import AnyPolicy
     from agentbox.policy.index import Index
     from agentbox.policy.questions import Question

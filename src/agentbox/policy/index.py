@@ -10,10 +10,12 @@ from __future__ import annotations
 from agentbox.policy.decision import Decision, by_rule
 from agentbox.policy.paths import covers, is_below
 from agentbox.policy.record import TYPE_CHECKING, MappingProxyType, dataclass
-from agentbox.policy.rule import EnvTarget, ExecTarget, HostTarget, PathTarget, Rule, SwitchTarget, UnixTarget
+from agentbox.policy.rule import EnvTarget, ExecTarget, HostTarget, PathTarget, SwitchTarget, UnixTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from agentbox.policy.rule import Rule
 
 # Beside the policy: what later runs rely on.
 OWN_NAMES = (".agentbox", "trace.jsonl")

@@ -7,14 +7,18 @@ says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 from agentbox.policy.answers.programs import same_name
-from agentbox.policy.document import Policy
 from agentbox.policy.parser import KEYS, nearest
 from agentbox.policy.paths import covers, is_below, upwards
-from agentbox.policy.rule import EnvTarget, ExecTarget, HostTarget, PathTarget, Rule, UnixTarget
+from agentbox.policy.rule import EnvTarget, ExecTarget, HostTarget, PathTarget, UnixTarget
 from agentbox.records import StrEnum, dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from agentbox.policy.document import Policy
+    from agentbox.policy.rule import Rule
 
 
 class Kind(StrEnum):

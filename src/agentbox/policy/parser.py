@@ -7,15 +7,19 @@ The grammar is `spec/policy/policy.ebnf`.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-
 from agentbox.policy.document import Policy
 from agentbox.policy.glob import is_pattern
 from agentbox.policy.paths import lexical
-from agentbox.policy.rule import Rule, Surroundings, Value
+from agentbox.policy.patterns import Pattern
+from agentbox.policy.rule import Surroundings
 from agentbox.policy.rules import RULES
 from agentbox.policy.text import after, decode, first_word, lines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from agentbox.policy.rule import Rule, Value
 
 MAX_INCLUDE_DEPTH = 8
 MAX_INCLUDED_FILES = 64
@@ -28,9 +32,10 @@ MAX_VALUE_CHARACTERS = 4096
 ORIGINAL = frozenset(verb for verb, kind in RULES.items() if kind.original) | {"allow"}
 KEYS = frozenset(RULES) | {"allow", "deny", "include"}
 
-_KEY = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)([ \t]*):")
-_SECOND_KEY = re.compile(rf"(?:^|[ \t])((?:{'|'.join(sorted(KEYS))}):)(?=[ \t]|\Z)", re.IGNORECASE | re.ASCII)
-_EQUALS = re.compile(r"([A-Za-z][A-Za-z-]*)[ \t]*=")
+_KEY_START = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_KEY_CHARACTERS = _KEY_START | frozenset("0123456789_-")
+_SECOND_KEY = Pattern(rf"(?:^|[ \t])((?:{'|'.join(sorted(KEYS))}):)(?=[ \t]|\Z)", ignoring_case=True)
+_EQUALS = Pattern(r"([A-Za-z][A-Za-z-]*)[ \t]*=")
 
 
 def parse(
@@ -121,11 +126,11 @@ class _Reading:
 
     def _keyed(self, segment: Value, key: str) -> tuple[str, Value, bool]:
         """The key that applies to a segment, its value, and whether the value stands directly after its key."""
-        found = _KEY.match(segment.text)
-        if found is not None:
-            head, gap = found.groups()
-            rest = after(segment, found.end())
-            spaced = found.end() == len(segment.text) or segment.text[found.end()] in " \t"
+        head, end = _key_of(segment.text)
+        if head:
+            gap = end - len(head) > 1
+            rest = after(segment, end)
+            spaced = end == len(segment.text) or segment.text[end] in " \t"
             if head.lower() in ORIGINAL or (head in KEYS and spaced and not gap):
                 return self._started(head.lower(), rest)
             if head.lower() in KEYS or spaced:
@@ -153,10 +158,10 @@ class _Reading:
             prefix = "deny " if head == "deny" else ""
         if not rest.text:
             rest.fail("empty_value", f"empty value for '{verb}'", "write the value on the same line")
-        inner = _KEY.match(rest.text)
-        if inner is not None and rest.text[inner.end() : inner.end() + 1] in ("", " ", "\t") and verb != "exec":
+        inner, end = _key_of(rest.text)
+        if inner and rest.text[end : end + 1] in ("", " ", "\t") and verb != "exec":
             rest.fail(
-                "two_keys", f"a second key, {inner.group()!r}, in one value", "put a comma or a new line before it"
+                "two_keys", f"a second key, {rest.text[:end]!r}, in one value", "put a comma or a new line before it"
             )
         return prefix + verb, rest, True
 
@@ -176,6 +181,14 @@ class _Reading:
             reason = error.strerror or type(error).__name__
             value.fail("bad_include", f"cannot read {target}: {reason}", "the path is relative to this file")
         yield from self.file(content, target, target, depth + 1)
+
+
+def _key_of(text: str) -> tuple[str, int]:
+    """The key that a text begins with and where its colon ends; '' when it begins with none."""
+    before, colon, _ = text.partition(":")
+    name = before.rstrip(" \t")
+    is_key = bool(colon and name) and name[0] in _KEY_START and _KEY_CHARACTERS.issuperset(name)
+    return (name, len(before) + 1) if is_key else ("", 0)
 
 
 def _joined(directory: str, path: str) -> str:
@@ -198,7 +211,7 @@ def _fail_as_unknown_key(segment: Value, head: str) -> None:
 
 def _refuse_a_second_key(value: Value) -> None:
     """A key within a value is a forgotten comma."""
-    found = _SECOND_KEY.search(value.text)
+    found = _SECOND_KEY.search(value.text) if ":" in value.text else None
     if found is not None:
         value.fail(
             "two_keys", f"a second key, {found.group(1)!r}, in one value", "put a comma before it", found.start(1)
@@ -208,7 +221,7 @@ def _refuse_a_second_key(value: Value) -> None:
 def _refuse_what_looks_like_a_rule(value: Value) -> None:
     """A further value that begins like a rule is a forgotten colon, not a file of that name."""
     word, rest = first_word(value)
-    equals = _EQUALS.match(value.text)
+    equals = _EQUALS.match(value.text) if "=" in value.text else None
     name = equals.group(1).lower() if equals else word.lower()
     if name in KEYS and (equals is not None or rest.text):
         correct = value.text[equals.end() :].strip() if equals else rest.text

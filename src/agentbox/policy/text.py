@@ -3,21 +3,23 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-
+from agentbox.policy.patterns import Pattern
 from agentbox.policy.record import dataclass
 from agentbox.policy.rule import Place, Value, syntax_error
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Iterator
 
 MAX_TEXT_CHARACTERS = 1 << 20
 
 # Control characters but tab, marks that reorder or hide text, and halves of surrogate pairs: nowhere in a policy.
-_FORBIDDEN = re.compile(
+_FORBIDDEN = Pattern(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ud800-\udfff]"
 )
 # White space that looks like a space and is none: not in a rule.
-_OTHER_SPACE = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
-_COMMENT = re.compile(r"(?:^|(?<=[ \t]))#")
+_OTHER_SPACE = Pattern("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 _BLANK = " \t"
 
 
@@ -67,15 +69,23 @@ def lines(text: str, display: str) -> Iterator[Line]:
 
 
 def _line(source: str, place: Place) -> Line:
-    bad = _FORBIDDEN.search(source)
+    # Of printable ASCII nothing is forbidden.
+    plain = source.isascii() and source.replace("\t", "").isprintable()
+    bad = None if plain else _FORBIDDEN.search(source)
     if bad is not None:
         raise _bad_character(bad, place, source)
-    comment = _COMMENT.search(source)
-    rule_part = source if comment is None else source[: comment.start()]
-    space = _OTHER_SPACE.search(rule_part)
+    rule_part = _without_comment(source)
+    space = None if plain else _OTHER_SPACE.search(rule_part)
     if space is not None:
         raise _bad_character(space, place, source)
     return Line(tuple(_segments(rule_part, place, source)), not rule_part.strip(_BLANK))
+
+
+def _without_comment(source: str) -> str:
+    at = source.find("#")
+    while at > 0 and source[at - 1] not in _BLANK:
+        at = source.find("#", at + 1)
+    return source if at < 0 else source[:at]
 
 
 def _segments(text: str, place: Place, source: str) -> Iterator[Value]:
@@ -108,5 +118,5 @@ def after(value: Value, offset: int) -> Value:
 
 def first_word(value: Value) -> tuple[str, Value]:
     """The first word of a value and what stands after it."""
-    word = re.split(r"[ \t]", value.text, maxsplit=1)[0]
+    word = value.text.replace("\t", " ").partition(" ")[0]
     return word, after(value, len(word))

@@ -7,10 +7,21 @@ written as ECMAScript writes them; keys are sorted by UTF-16 code units; strings
 
 from __future__ import annotations
 
-import json
-import json.encoder
-from json.encoder import encode_basestring
-from typing import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from json.encoder import encode_basestring
+    from typing import Any
+
+    make_encoder: Any
+    make_scanner: Any
+else:
+    try:
+        # The compiled parts alone: what surrounds them imports `re`, and this is imported before every command.
+        from _json import encode_basestring, make_encoder, make_scanner
+    except ImportError:
+        from json.encoder import encode_basestring
+
+        make_encoder = make_scanner = None
 
 MAX_DEPTH = 64
 _SAFE_INTEGER = (1 << 53) - 1
@@ -21,6 +32,9 @@ _FIRST_PLACE, _LAST_PLACE = -5, 21
 
 _PLAIN = frozenset({str, bool, type(None)})
 _PLAIN_HOLDERS = _PLAIN | {int, list}
+
+# A string as JSON text.
+quoted = encode_basestring
 
 
 class NotCanonicalError(ValueError):
@@ -121,8 +135,11 @@ def _is_plain(mapping: dict[str, Any]) -> bool:
 
 
 def _make_encoder() -> Any:
-    compiled = getattr(json.encoder, "c_make_encoder", None)
-    return None if compiled is None else compiled(None, None, encode_basestring, None, ":", ",", True, False, False)
+    return (
+        None
+        if make_encoder is None
+        else make_encoder(None, None, encode_basestring, None, ":", ",", True, False, False)
+    )
 
 
 _encode_plain = _make_encoder()
@@ -180,6 +197,17 @@ def loads(text: bytes) -> Any:
     A long integer is read as the double that JSON says it is. Raises NotCanonicalError: `encoding`, `json`,
     `duplicate` (a key twice), `number` (NaN, Infinity), `depth`.
     """
+    if _scan is not None:
+        try:
+            whole = text.decode("utf-8")
+            value, end = _scan(whole, 0)
+            if end == len(whole):
+                return value
+        except (StopIteration, ValueError, RecursionError):
+            # What is wrong is said below.
+            pass
+    import json
+
     try:
         return json.loads(
             text.decode("utf-8"), object_pairs_hook=_unique, parse_int=_integer, parse_constant=_no_constant
@@ -215,3 +243,18 @@ def _integer(digits: str) -> int | float:
 
 def _no_constant(word: str) -> Any:
     raise NotCanonicalError("number", word)
+
+
+class _Scanning:
+    """What the compiled scanner asks of a decoder."""
+
+    strict = True
+    object_hook = None
+    object_pairs_hook = staticmethod(_unique)
+    parse_float = float
+    parse_int = staticmethod(_integer)
+    parse_constant = staticmethod(_no_constant)
+    memo: dict[str, str] = {}  # noqa: RUF012
+
+
+_scan = None if make_scanner is None else make_scanner(_Scanning())

@@ -12,29 +12,15 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import BinaryIO
 
-from agentbox.records import dataclass, field
+from agentbox.records import dataclass
 from agentbox.trace import record
+from agentbox.trace.anchor import Anchor
 from agentbox.trace.canonical import NotCanonicalError, is_canonical
 from agentbox.trace.ledger import Standing
 from agentbox.trace.lines import LineTooLongError, lines
-from agentbox.trace.merkle import MerkleTree
 from agentbox.trace.record import Entry, body_hash
 from agentbox.trace.signature import claim_of, is_signed_by
 from agentbox.trace.verdict import Status, Trust, Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Anchor:
-    """How far trusted signatures reach: the byte, the number of records, the head and the tree after the last one."""
-
-    run: str = ""
-    policy_sha256: str = ""
-    key: str = ""
-    offset: int = 0
-    count: int = 0
-    head: str = record.GENESIS
-    tree: MerkleTree = field(default_factory=MerkleTree)
-    sealed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

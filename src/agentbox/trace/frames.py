@@ -8,11 +8,19 @@ socket, never from a frame.
 
 from __future__ import annotations
 
-import json
-import json.encoder
-import re
-from dataclasses import dataclass
-from typing import Any, Iterator, Optional  # noqa: UP035 - Python 3.9
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterator, Optional  # noqa: UP035 - Python 3.9
+
+    encode_basestring_ascii: Any
+    make_encoder: Any
+    make_scanner: Any
+else:
+    try:
+        # The compiled parts alone: what surrounds them takes longer to import than most programs to run.
+        from _json import encode_basestring_ascii, make_encoder, make_scanner
+    except ImportError:
+        make_encoder = make_scanner = None
 
 MAX_FRAME_BYTES = 1 << 20
 MAX_DEPTH = 64
@@ -20,8 +28,11 @@ HEADER_BYTES = 4
 # `count` asks and is not recorded, so it always waits.
 KINDS = frozenset({"effect", "observe", "deny", "count"})
 _MAX_ID = (1 << 53) - 1
-_OP = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*\Z")
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz")
+_NAME_CHARACTERS = _LETTERS | frozenset("0123456789_")
 _MAX_NAME_CHARACTERS = 64
+_MAX_KNOWN_OPS = 256
+_known_ops: set[str] = set()
 _REQUEST_FIELDS = frozenset({"id", "ack", "kind", "op", "args", "result", "lane"})
 
 
@@ -33,17 +44,37 @@ class FrameError(ValueError):
         self.reason = reason
 
 
-@dataclass(frozen=True)
 class Request:
     """What a guest says it did. `ack`: it waits for an answer with this `id`."""
 
-    id: int
-    kind: str
-    op: str
-    args: dict[str, Any]
-    result: Any = None
-    lane: Optional[str] = None  # noqa: UP045 - Python 3.9
-    ack: bool = False
+    # One is made for each frame.
+    __slots__ = ("ack", "args", "id", "kind", "lane", "op", "result")
+
+    def __init__(
+        self,
+        id: int,  # noqa: A002 - the member's name
+        kind: str,
+        op: str,
+        args: dict[str, Any],
+        result: Any = None,
+        lane: Optional[str] = None,  # noqa: UP045 - Python 3.9
+        ack: bool = False,
+    ) -> None:
+        self.id = id
+        self.kind = kind
+        self.op = op
+        self.args = args
+        self.result = result
+        self.lane = lane
+        self.ack = ack
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Request and self.fields() == other.fields()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Request({self.fields()!r})"
 
     def fields(self) -> dict[str, Any]:
         """The members of its frame; those that have their default are left out."""
@@ -59,10 +90,11 @@ class Request:
 
 def _make_encoder() -> Any:
     """JSON text of a value, by functions bound now: a guest that replaces `json.dumps` later changes nothing here."""
-    compiled = getattr(json.encoder, "c_make_encoder", None)
-    if compiled is None:
+    if make_encoder is None:
+        import json
+
         return json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), check_circular=False).encode
-    encode = compiled(None, _refuse_type, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
+    encode = make_encoder(None, _refuse_type, encode_basestring_ascii, None, ":", ",", False, False, False)
     join = "".join
     return lambda value: join(encode(value, 0))
 
@@ -189,7 +221,7 @@ def request_of(message: dict[str, Any]) -> Request:
         and (kind != "count" or ack)
         and type(op) is str
         and len(op) <= _MAX_NAME_CHARACTERS
-        and _OP.match(op) is not None
+        and (op in _known_ops or _is_op(op))
         and type(args) is dict
         and (lane is None or (type(lane) is str and len(lane) <= _MAX_NAME_CHARACTERS))
     ):
@@ -210,7 +242,9 @@ def message_of(body: bytes) -> dict[str, Any]:
             end = -1
         if end != len(text):
             # White space around it, or no JSON: the whole decoder finds out.
-            message = _decoder.decode(text)
+            import json
+
+            message = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
         # Every level has a bracket of its own, so few brackets need no counting of levels.
         if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _depth_of(message) > MAX_DEPTH:
             raise FrameError("depth")
@@ -254,5 +288,33 @@ def _no_constant(_: str) -> Any:
     raise FrameError("number")
 
 
-_decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
-_scan: Any = _decoder.scan_once  # type: ignore[attr-defined]  # it is there, and without a name in the stubs
+def _is_op(op: str) -> bool:
+    """Whether it is words of lower case joined by dots. What was found so is remembered, as far as it is bounded."""
+    if not all(part and part[0] in _LETTERS and _NAME_CHARACTERS.issuperset(part) for part in op.split(".")):
+        return False
+    if len(_known_ops) < _MAX_KNOWN_OPS:
+        _known_ops.add(op)
+    return True
+
+
+class _Scanning:
+    """What the compiled scanner asks of a decoder."""
+
+    strict = True
+    object_hook = None
+    object_pairs_hook = staticmethod(_unique)
+    parse_float = float
+    parse_int = int
+    parse_constant = staticmethod(_no_constant)
+    memo: dict[str, str] = {}  # noqa: RUF012
+
+
+def _make_scanner() -> Any:
+    if make_scanner is not None:
+        return make_scanner(_Scanning())
+    import json
+
+    return json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant).scan_once  # type: ignore[attr-defined]
+
+
+_scan = _make_scanner()

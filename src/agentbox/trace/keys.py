@@ -8,23 +8,19 @@ because that costs more than anything else of a short run; `SigningKey.prepare` 
 
 from __future__ import annotations
 
-import base64
 import binascii
-import hashlib
 import os
-import re
-import secrets
 import stat
-from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agentbox.errors import TraceKeyError
-from agentbox.light import contextlib
+from agentbox.light import contextlib, digests
 from agentbox.records import dataclass, field
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from pathlib import Path
+
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 # What stands before the 32 bytes of an Ed25519 key in its DER form (RFC 8410).
 _PRIVATE_DER = bytes.fromhex("302e020100300506032b657004220420")
@@ -39,10 +35,10 @@ class PublicKey:
 
     raw: bytes
 
-    @cached_property
+    @property
     def id(self) -> str:
         """32 hexadecimal digits that name the key."""
-        return hashlib.sha256(self.raw).hexdigest()[:32]
+        return digests.sha256(self.raw).hexdigest()[:32]
 
     def pem(self) -> str:
         """The key as PEM text."""
@@ -50,12 +46,16 @@ class PublicKey:
 
     def verifies(self, signature: bytes, message: bytes) -> bool:
         """Whether `signature` was made over `message` with the private half."""
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
         try:
-            Ed25519PublicKey.from_public_bytes(self.raw).verify(signature, message)
-        except (InvalidSignature, ValueError):
+            key = _public_key(self.raw)
+        except ValueError:
+            return False
+        try:
+            key.verify(signature, message)
+        except Exception as error:
+            # By its name: the module that holds the class imports more than all else of a verification.
+            if type(error).__name__ != "InvalidSignature":
+                raise
             return False
         return True
 
@@ -70,11 +70,15 @@ class SigningKey:
     seed: bytes = field(repr=False)
     stated_public: bytes | None = field(default=None, repr=False, compare=False)
 
-    @cached_property
+    @property
     def _private(self) -> Ed25519PrivateKey:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        loaded: Ed25519PrivateKey | None = self.__dict__.get("loaded")
+        if loaded is None:
+            self.__dict__["loaded"] = loaded = self._load()
+        return loaded
 
-        private = Ed25519PrivateKey.from_private_bytes(self.seed)
+    def _load(self) -> Ed25519PrivateKey:
+        private = _private_key(self.seed)
         if self.stated_public not in (None, private.public_key().public_bytes_raw()):
             raise TraceKeyError(
                 "the private and the public half of the signing key do not belong together",
@@ -82,7 +86,7 @@ class SigningKey:
             )
         return private
 
-    @cached_property
+    @property
     def public(self) -> PublicKey:
         """The public half."""
         return PublicKey(self.stated_public or self._private.public_key().public_bytes_raw())
@@ -103,18 +107,33 @@ class SigningKey:
 class KeyStore:
     """The directory of the user's key: `signing.pem`, `former/`, and the ledger beside them."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.signing_path = directory / "signing.pem"
-        self.ledger_path = directory / "ledger.jsonl"
-        self._former = directory / "former"
+    def __init__(self, directory: str | Path) -> None:
+        self._directory = os.fspath(directory)
+        self._signing = f"{self._directory}/signing.pem"
+        self._former = f"{self._directory}/former"
+        self.ledger = f"{self._directory}/ledger.jsonl"
+
+    @property
+    def directory(self) -> Path:
+        """Where everything lies."""
+        return _as_path(self._directory)
+
+    @property
+    def signing_path(self) -> Path:
+        """The file of the key."""
+        return _as_path(self._signing)
+
+    @property
+    def ledger_path(self) -> Path:
+        """The file of the ledger."""
+        return _as_path(self.ledger)
 
     def load(self) -> SigningKey | None:
         """The user's key; None when there is none yet. Raises TraceKeyError when others could have read it."""
-        if not _is_private_directory(self.directory):
+        if not _is_private_directory(self._directory):
             return None
-        text = _read_private(self.signing_path)
-        return None if text is None else _signing_key(text, self.signing_path)
+        text = _read_private(self._signing)
+        return None if text is None else _signing_key(text, self._signing)
 
     def load_or_create(self) -> SigningKey:
         """The user's key, made now when there is none. Raises TraceKeyError."""
@@ -122,17 +141,17 @@ class KeyStore:
 
     def create(self) -> SigningKey:
         """Make the user's key; when another process was first, that one's. Raises TraceKeyError."""
-        key = SigningKey(secrets.token_bytes(_KEY_BYTES))
+        key = SigningKey(os.urandom(_KEY_BYTES))
         try:
             self._make_directory()
-            _place(self.signing_path, key.pem(), 0o600)
+            _place(self._signing, key.pem(), 0o600)
         except FileExistsError:
             existing = self.load()
             if existing is None:
-                raise TraceKeyError(f"{self.signing_path} cannot be made", hint="remove what is there") from None
+                raise TraceKeyError(f"{self._signing} cannot be made", hint="remove what is there") from None
             return existing
         except OSError as error:
-            raise _unusable(self.directory, error) from error
+            raise _unusable(self._directory, error) from error
         return key
 
     def replace(self) -> SigningKey:
@@ -140,12 +159,13 @@ class KeyStore:
         former = self.load()
         if former is not None:
             try:
-                self._former.mkdir(mode=0o700, exist_ok=True)
                 with contextlib.suppress(FileExistsError):
-                    _place(self._former / f"{former.public.id}.pem", former.public.pem(), 0o600)
-                self.signing_path.unlink()
+                    os.mkdir(self._former, 0o700)
+                with contextlib.suppress(FileExistsError):
+                    _place(f"{self._former}/{former.public.id}.pem", former.public.pem(), 0o600)
+                os.unlink(self._signing)
             except OSError as error:
-                raise _unusable(self.directory, error) from error
+                raise _unusable(self._directory, error) from error
         return self.create()
 
     def trusted(self) -> tuple[PublicKey, ...]:
@@ -153,18 +173,21 @@ class KeyStore:
         key = self.load()
         if key is None:
             return ()
-        former = [read_public_key(path) for path in sorted(self._former.glob("*.pem"))] if self._former.is_dir() else []
+        names = sorted(os.listdir(self._former)) if os.path.isdir(self._former) else []
+        former = [read_public_key(f"{self._former}/{name}") for name in names if name.endswith(".pem")]
         return (key.public, *former)
 
     def _make_directory(self) -> None:
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _is_private_directory(self.directory)
+        os.makedirs(os.path.dirname(self._directory), exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._directory, 0o700)
+        _is_private_directory(self._directory)
 
 
-def read_public_key(path: Path) -> PublicKey:
+def read_public_key(path: str | Path) -> PublicKey:
     """A key from a PEM file: a public key, or a private one of which the public half is taken. Raises TraceKeyError."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb") as file:
             text = file.read(_MAX_FILE_BYTES).decode("ascii", "replace")
     except OSError as error:
         raise TraceKeyError(f"{path}: cannot be read: {error.strerror}", hint="give --key a public key file") from error
@@ -173,20 +196,22 @@ def read_public_key(path: Path) -> PublicKey:
     return PublicKey(_raw(text, "PUBLIC KEY", _PUBLIC_DER, path))
 
 
-def _signing_key(text: str, path: Path) -> SigningKey:
+def _signing_key(text: str, path: str | Path) -> SigningKey:
     public = _raw(text, "PUBLIC KEY", _PUBLIC_DER, path) if "PUBLIC KEY" in text else None
     return SigningKey(_raw(text, "PRIVATE KEY", _PRIVATE_DER, path), public)
 
 
 def _pem(label: str, der: bytes) -> str:
-    return f"-----BEGIN {label}-----\n{base64.b64encode(der).decode()}\n-----END {label}-----\n"
+    return f"-----BEGIN {label}-----\n{binascii.b2a_base64(der, newline=False).decode()}\n-----END {label}-----\n"
 
 
-def _raw(text: str, label: str, prefix: bytes, path: Path) -> bytes:
-    found = re.search(rf"-----BEGIN {label}-----\s(.*?)-----END {label}-----", text, re.DOTALL)
+def _raw(text: str, label: str, prefix: bytes, path: str | Path) -> bytes:
+    _, begins, rest = text.partition(f"-----BEGIN {label}-----")
+    encoded, ends, _ = rest.partition(f"-----END {label}-----")
     try:
-        der = base64.b64decode("".join(found[1].split()), validate=True) if found else b""
-    except binascii.Error:
+        whole = begins and ends and encoded[:1].isspace()
+        der = binascii.a2b_base64("".join(encoded.split()), strict_mode=True) if whole else b""
+    except ValueError:
         der = b""
     if len(der) != len(prefix) + _KEY_BYTES or not der.startswith(prefix):
         raise TraceKeyError(
@@ -196,10 +221,10 @@ def _raw(text: str, label: str, prefix: bytes, path: Path) -> bytes:
     return der[len(prefix) :]
 
 
-def _is_private_directory(directory: Path) -> bool:
+def _is_private_directory(directory: str) -> bool:
     """Whether it exists. Raises TraceKeyError when others could put a key into it."""
     try:
-        facts = directory.lstat()
+        facts = os.lstat(directory)
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -212,7 +237,7 @@ def _is_private_directory(directory: Path) -> bool:
     return True
 
 
-def _read_private(path: Path) -> str | None:
+def _read_private(path: str) -> str | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -229,9 +254,9 @@ def _read_private(path: Path) -> str | None:
         return file.read(_MAX_FILE_BYTES).decode("ascii", "replace")
 
 
-def _place(path: Path, text: str, mode: int) -> None:
+def _place(path: str, text: str, mode: int) -> None:
     """Write a whole new file or nothing. Raises FileExistsError when there is one already."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    draft = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{os.urandom(8).hex()}"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
@@ -240,11 +265,44 @@ def _place(path: Path, text: str, mode: int) -> None:
             os.fsync(descriptor)
         os.link(draft, path)
     finally:
-        draft.unlink()
+        os.unlink(draft)
 
 
-def _unusable(path: Path, error: OSError) -> TraceKeyError:
+def _unusable(path: str, error: OSError) -> TraceKeyError:
     return TraceKeyError(
         f"{path}: {error.strerror or error}",
         hint="traces are signed with a key that lies there; AGENTBOX_STATE_DIR names another place",
     )
+
+
+def _private_key(seed: bytes) -> Ed25519PrivateKey:
+    """The key by the compiled part of `cryptography` alone, where it is as it was when this was written: the public
+    module imports four times as much."""
+    try:
+        from cryptography.hazmat.bindings._rust import openssl
+
+        key: Ed25519PrivateKey = openssl.ed25519.from_private_bytes(seed)
+        return key
+    except (AttributeError, ImportError):
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return Ed25519PrivateKey.from_private_bytes(seed)
+
+
+def _public_key(raw: bytes) -> Ed25519PublicKey:
+    """The same for the public half. Raises ValueError for bytes that are none."""
+    try:
+        from cryptography.hazmat.bindings._rust import openssl
+
+        key: Ed25519PublicKey = openssl.ed25519.from_public_bytes(raw)
+        return key
+    except (AttributeError, ImportError):
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        return Ed25519PublicKey.from_public_bytes(raw)
+
+
+def _as_path(path: str) -> Path:
+    from pathlib import Path
+
+    return Path(path)

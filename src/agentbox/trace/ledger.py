@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import stat
-from collections.abc import Collection, Iterator
-from pathlib import Path
 
 from agentbox.errors import TraceError
-from agentbox.light.contexts import contextmanager
+from agentbox.light import contextlib
 from agentbox.records import asdict, dataclass
 from agentbox.trace.canonical import NotCanonicalError, dumps, loads
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
 
 _MAX_LINE_BYTES = 4096
 
@@ -35,8 +37,8 @@ class Standing:
 class Ledger:
     """An append-only file. Raises TraceError when it cannot be used."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: str | Path) -> None:
+        self.path = os.fspath(path)
 
     def note(self, standing: Standing, *, durable: bool = False) -> None:
         """Append a line; with `durable`, wait until it is on disk."""
@@ -60,7 +62,7 @@ class Ledger:
         found: Standing | None = None
         wanted = dumps(run).encode()
         try:
-            with self.path.open("rb") as file:
+            with open(self.path, "rb") as file:
                 while line := file.readline(_MAX_LINE_BYTES):
                     if wanted in line and (standing := _parse(line)) and standing.run == run:
                         found = _farther(found, standing)
@@ -72,7 +74,8 @@ class Ledger:
 
     def forget(self, runs: Collection[str]) -> None:
         """Remove what is known of runs whose traces were removed on purpose. All of it is done, or nothing."""
-        draft = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
+        directory, name = os.path.split(self.path)
+        draft = os.path.join(directory, f".{name}.{os.urandom(8).hex()}")
         try:
             with self._locked() as descriptor:
                 try:
@@ -84,13 +87,13 @@ class Ledger:
                                 kept.write(line)
                         kept.flush()
                         os.fdatasync(kept.fileno())
-                    draft.replace(self.path)
+                    os.replace(draft, self.path)
                 finally:
-                    draft.unlink(missing_ok=True)
+                    _remove(draft)
         except OSError as error:
             raise TraceError(f"{self.path}: cannot be shortened: {error.strerror}", hint="free disk space") from error
 
-    @contextmanager
+    @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         while True:
@@ -111,9 +114,14 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _is_at(descriptor: int, path: str) -> bool:
     try:
-        return os.path.samestat(os.fstat(descriptor), path.lstat())
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
         return False
 

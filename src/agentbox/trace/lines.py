@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import BinaryIO
 
 from agentbox.errors import TraceError
+from agentbox.light.contexts import contextmanager
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import BinaryIO
 
 _BLOCK_BYTES = 256 << 10
 MAX_READ_BYTES = 64 << 20
@@ -21,7 +24,7 @@ class LineTooLongError(ValueError):
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def opened(path: str | Path) -> Iterator[BinaryIO]:
     """The file, unbuffered. Raises TraceError when there is none, or when it is no regular file."""
     try:
         # Without O_NONBLOCK the opening of a named pipe would wait for a writer.

@@ -7,11 +7,14 @@ hexadecimal digit, what a node's hash was made of starts with the byte 1, so one
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
+from agentbox.light import digests
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _NODE = b"\x01"
-EMPTY_ROOT = hashlib.sha256(b"").hexdigest()
+EMPTY_ROOT = digests.sha256(b"").hexdigest()
 
 
 class MerkleTree:
@@ -32,7 +35,7 @@ class MerkleTree:
         """Turn the leaves that were added into subtrees, level by level."""
         nodes = self._waiting[:]
         self._waiting.clear()
-        sha256 = hashlib.sha256
+        sha256 = digests.sha256
         level = 0
         while nodes:
             if level == len(self._pending):
@@ -51,7 +54,7 @@ class MerkleTree:
         root: bytes | None = None
         for subtree in self._pending:
             if subtree is not None:
-                root = subtree if root is None else hashlib.sha256(_NODE + subtree + root).digest()
+                root = subtree if root is None else digests.sha256(_NODE + subtree + root).digest()
         return EMPTY_ROOT if root is None else root.hex()
 
     def copy(self) -> MerkleTree:

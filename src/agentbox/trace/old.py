@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
+import os
 from typing import Any, BinaryIO
 
 from agentbox.trace import record
@@ -22,7 +22,7 @@ CANNOT_PROMISE = (
 )
 
 
-def verify(file: BinaryIO, path: Path, trust: Trust) -> Verdict:
+def verify(file: BinaryIO, path: str | os.PathLike[str], trust: Trust) -> Verdict:
     """The verdict under the old rules; `file` stands at its start, `path` is where it was found."""
     run = _own_run(path, trust)
     if run or trust.explicit:
@@ -51,9 +51,9 @@ def verify(file: BinaryIO, path: Path, trust: Trust) -> Verdict:
     return Verdict(Status.OK, count, CANNOT_PROMISE + end, version=1)
 
 
-def _own_run(path: Path, trust: Trust) -> str:
+def _own_run(path: str | os.PathLike[str], trust: Trust) -> str:
     """The run whose signed trace must be in this place, so that one without a signature was put there instead."""
-    name = path.resolve().parent.name
+    name = os.path.basename(os.path.dirname(os.path.realpath(path)))
     return name if trust.ledger and name and trust.ledger.find(name) else ""
 
 

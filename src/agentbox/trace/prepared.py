@@ -4,11 +4,14 @@ written."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from agentbox.trace import record
-from agentbox.trace.record import Kind, Origin
 from agentbox.trace.storable import args_text, result_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from agentbox.trace.record import Kind, Origin
 
 _MAX_NAME_CHARACTERS = 200
 

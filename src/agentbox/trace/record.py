@@ -3,20 +3,22 @@
 
 from __future__ import annotations
 
-import hashlib
-from json.encoder import encode_basestring
-from typing import Any, Literal
-
+from agentbox.light import digests
 from agentbox.records import dataclass, field
-from agentbox.trace.canonical import NotCanonicalError, dumps, loads
+from agentbox.trace.canonical import NotCanonicalError, dumps, loads, quoted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Literal
+
+    Kind = Literal["meta", "effect", "observe", "deny"]
+    Origin = Literal["supervisor", "gateway", "guest", "kernel"]
 
 VERSION = 2
 GENESIS = "0" * 64
 # Arguments and result are capped when they are written (storable.py); what else a line holds is short.
 MAX_LINE_BYTES = 2 << 20
 
-Kind = Literal["meta", "effect", "observe", "deny"]
-Origin = Literal["supervisor", "gateway", "guest", "kernel"]
 KINDS = frozenset({"meta", "effect", "observe", "deny"})
 ORIGINS = frozenset({"supervisor", "gateway", "guest", "kernel"})
 
@@ -69,8 +71,8 @@ def spelled(
     return (
         f'{{"args":{args},"i":',
         f',"kind":"{kind}"'
-        f'{"" if lane is None else f""","lane":{encode_basestring(lane)}"""}'
-        f',"op":{encode_basestring(op)},"origin":"{origin}"'
+        f'{"" if lane is None else f""","lane":{quoted(lane)}"""}'
+        f',"op":{quoted(op)},"origin":"{origin}"'
         f'{"" if pid is None else f""","pid":{pid}"""},"prev":"',
         '"' if result is None else f'","result":{result}',
     )
@@ -85,7 +87,7 @@ def timestamp(microseconds: int) -> str:
 def body_hash(prev: str, fields: dict[str, Any]) -> str:
     """The hash that a record with these fields, `sha` left out, must carry. Raises NotCanonicalError."""
     body = dumps({name: value for name, value in fields.items() if name != "sha"})
-    return hashlib.sha256((prev + body).encode()).hexdigest()
+    return digests.sha256((prev + body).encode()).hexdigest()
 
 
 def parse(line: bytes) -> Entry:

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-import base64
 import binascii
-from collections.abc import Mapping
-from typing import Any
 
 from agentbox.records import asdict, dataclass
 from agentbox.trace.canonical import dumps
-from agentbox.trace.keys import PublicKey, SigningKey
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from agentbox.trace.keys import PublicKey, SigningKey
 
 _PREFIX = b"agentbox trace 2\n"
 _MEMBERS = frozenset({"run", "policy_sha256", "key", "count", "head", "root", "sig"})
@@ -50,13 +53,13 @@ def message(fields: Mapping[str, Any]) -> bytes:
 
 def sign(fields: Mapping[str, Any], key: SigningKey) -> str:
     """The signature over a record, as its `sig` states it. Raises TraceKeyError."""
-    return base64.b64encode(key.sign(message(fields))).decode()
+    return binascii.b2a_base64(key.sign(message(fields)), newline=False).decode()
 
 
 def is_signed_by(fields: Mapping[str, Any], key: PublicKey) -> bool:
     """Whether the record carries this key's signature."""
     try:
-        signature = base64.b64decode(fields["args"]["sig"], validate=True)
+        signature = binascii.a2b_base64(fields["args"]["sig"], strict_mode=True)
     except (binascii.Error, ValueError):
         return False
     return key.verifies(signature, message(fields))

@@ -9,11 +9,14 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from typing import Any
+import binascii
 
+from agentbox.light import digests
 from agentbox.trace.canonical import NotCanonicalError, dumps, integer, number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_ARGS_BYTES = 64 << 10
 MAX_RESULT_BYTES = 1 << 20
@@ -55,7 +58,7 @@ def storable(value: Any, depth: int = 0) -> Any:
         case str():
             return _string(str(value))
         case bytes() | bytearray() | memoryview():
-            return {"b64": base64.b64encode(value).decode()}
+            return {"b64": binascii.b2a_base64(value, newline=False).decode()}
         case int() | float():
             return _numeric(value)
         case dict() | list() | tuple() | set() | frozenset() if depth >= _MAX_DEPTH:
@@ -75,9 +78,9 @@ def _string(text: str) -> Any:
         text.encode("utf-8")
     except UnicodeEncodeError:
         try:
-            return {"b64": base64.b64encode(text.encode("utf-8", "surrogateescape")).decode()}
+            return {"b64": binascii.b2a_base64(text.encode("utf-8", "surrogateescape"), newline=False).decode()}
         except UnicodeEncodeError:
-            return {"wtf8": base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()}
+            return {"wtf8": binascii.b2a_base64(text.encode("utf-8", "surrogatepass"), newline=False).decode()}
     return text
 
 
@@ -111,7 +114,7 @@ def _shortened(value: Any) -> Any:
 
 
 def _truncated(data: bytes, start: str | None = None) -> dict[str, Any]:
-    facts: dict[str, Any] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    facts: dict[str, Any] = {"bytes": len(data), "sha256": digests.sha256(data).hexdigest()}
     if start is not None:
         facts["start"] = start
     return {"truncated": facts}

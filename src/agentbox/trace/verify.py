@@ -9,39 +9,50 @@ Memory does not grow with the file.
 
 from __future__ import annotations
 
-import hashlib
 from binascii import hexlify
-from pathlib import Path
-from typing import BinaryIO
 
-from agentbox.trace import old, record
+from agentbox.light import digests
+from agentbox.trace import record
+from agentbox.trace.anchor import Anchor
 from agentbox.trace.canonical import NotCanonicalError, is_canonical
-from agentbox.trace.diagnosis import Anchor, Diagnosis
 from agentbox.trace.lines import LineTooLongError, blocks, lines, opened
 from agentbox.trace.merkle import MerkleTree
 from agentbox.trace.record import Entry
 from agentbox.trace.signature import claim_of, is_signed_by
 from agentbox.trace.verdict import Status, Trust, Verdict
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import BinaryIO
+
+# From so many bytes on, loading the faster hash function pays.
+_LARGE_BYTES = 1 << 20
 _SHA = b',"sha":"'
 _SHA_MEMBER = len(_SHA) + 64
 # Arguments come first in a line and `count` first in those of a signature.
 _SIGNED_START = b'{"args":{"count":'
 
 
-def verify(path: Path, trust: Trust) -> Verdict:
+def verify(path: str | Path, trust: Trust) -> Verdict:
     """The verdict on a trace of either form. Raises TraceError only when the file cannot be read."""
     with opened(path) as file:
         first = _first_line(file)
         if isinstance(first, Verdict):
             return first
+        if file.seek(0, 2) > _LARGE_BYTES:
+            digests.use_the_fastest()
         file.seek(0)
         if first.version == 1:
+            from agentbox.trace import old
+
             return old.verify(file, path, trust)
         anchor = _signed_part(file, first, trust)
         if anchor.sealed and anchor.offset == file.seek(0, 2):
             return _whole(anchor, trust)
         file.seek(anchor.offset)
+        from agentbox.trace.diagnosis import Diagnosis
+
         return Diagnosis(anchor, trust).run(file)
 
 
@@ -95,7 +106,7 @@ class _Scan:
 
     def run(self, file: BinaryIO) -> bool:
         """Go as far as possible; whether a signature was met."""
-        sha256, grow = hashlib.sha256, self._tree.append
+        sha256, grow = digests.sha256, self._tree.append
         head = record.GENESIS.encode()
         count = start = 0
         try:

@@ -16,23 +16,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
-from hashlib import sha256
-from pathlib import Path
-from typing import Any
 
 from agentbox.errors import TraceError
+from agentbox.light import digests
 from agentbox.records import dataclass
 from agentbox.trace import record
 from agentbox.trace.canonical import dumps
-from agentbox.trace.keys import SigningKey
-from agentbox.trace.ledger import Ledger, Standing
+from agentbox.trace.ledger import Standing
 from agentbox.trace.merkle import MerkleTree
-from agentbox.trace.prepared import Prepared, prepared
-from agentbox.trace.record import Kind, Origin
+from agentbox.trace.prepared import prepared
 from agentbox.trace.signature import Claim, sign
 from agentbox.trace.storable import args_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from agentbox.trace.keys import SigningKey
+    from agentbox.trace.ledger import Ledger
+    from agentbox.trace.prepared import Prepared
+    from agentbox.trace.record import Kind, Origin
 
 CHECKPOINT_RECORDS = 256
 CHECKPOINT_SECONDS = 1.0
@@ -64,7 +69,7 @@ class TraceWriter:
 
     def __init__(
         self,
-        path: Path,
+        path: str | Path,
         run: Run,
         key: SigningKey,
         ledger: Ledger,
@@ -81,7 +86,7 @@ class TraceWriter:
         """
         self.path = path
         self.run = run
-        self.counts: Counter[str] = Counter()
+        self.counts = dict.fromkeys(record.KINDS, 0)
         self._key = key
         self._ledger = ledger
         self._max_bytes = max_bytes
@@ -180,6 +185,8 @@ class TraceWriter:
 
     def checkpoint(self) -> None:
         """Sign everything so far, and force it to disk if that was not done a moment ago. Raises TraceError."""
+        if self._count >= CHECKPOINT_RECORDS:
+            digests.use_the_fastest()
         self._sign(record.CHECKPOINT)
         if self._force_checkpoints:
             if self._microseconds - self._forced_at >= _FORCE_MICROSECONDS:
@@ -215,7 +222,7 @@ class TraceWriter:
         index, head = self._count, self._head
         before = f"{start}{index}{middle}{head}{end}"
         after = f',"ts":{record.timestamp(self._microseconds)},"v":{record.VERSION}}}'
-        digest = sha256(f"{head}{before}{after}".encode())
+        digest = digests.sha256(f"{head}{before}{after}".encode())
         self._head = sha = digest.hexdigest()
         self._count = index + 1
         self._grow(digest.digest())
@@ -302,12 +309,12 @@ class TraceWriter:
             return
 
 
-def _create(path: Path) -> int:
+def _create(path: str | Path) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            return os.open(path.name, flags, 0o600, dir_fd=directory)
+            return os.open(os.path.basename(path), flags, 0o600, dir_fd=directory)
         finally:
             os.close(directory)
     except FileExistsError as error:

@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 from agentbox.isolation import host
-from agentbox.isolation.backend import LiveBox, Watch, build_in_cgroup
-from agentbox.isolation.boxes import Network
-from agentbox.isolation.facilities import Facilities
+from agentbox.isolation.backend import build_in_cgroup
 from agentbox.isolation.plan import jail_plan, watched_plan
-from agentbox.isolation.requirement import Requirement
-from agentbox.models import Confinement, Enforcement, Layer
+from agentbox.models import Enforcement, Layer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.isolation.backend import LiveBox, Watch
+    from agentbox.isolation.boxes import Network
+    from agentbox.isolation.facilities import Facilities
+    from agentbox.isolation.requirement import Requirement
+    from agentbox.models import Confinement
 
 
 class JailBackend:

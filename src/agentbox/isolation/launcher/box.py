@@ -11,12 +11,15 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from typing import Any
 
 from agentbox.isolation.launcher import init, judge, root, wire
 from agentbox.isolation.launcher.steps import StepError, step
 from agentbox.light import contextlib, signal, socket
 from agentbox.linux import landlock, mounts, namespaces, notify, process, seccomp
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _ALL_NAMESPACES = (
     namespaces.CLONE_NEWUSER

@@ -8,10 +8,12 @@ names it, `args` the words that must follow, `libexec` directories whose program
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-Rule = dict[str, Any]
+    Rule = dict[str, Any]
+    from collections.abc import Sequence
 
 _DEFAULTS: Rule = {"name": "", "args": [], "libexec": [], "deny": False}
 _VERSION = b"0123456789.-"

@@ -7,7 +7,6 @@ programs must never see that environment, nor may their init, a fork of this pro
 
 from __future__ import annotations
 
-import ctypes
 import os
 
 from agentbox.light import contextlib, signal, socket
@@ -74,6 +73,8 @@ def fork_launcher() -> tuple[Forked, socket.socket]:
 
 def _forget_environment() -> None:
     """Overwrite every copy of the environment's values: the area that the kernel made, and Python's own."""
+    import ctypes
+
     copies = [one for pair in os.environ._data.items() for one in pair]  # type: ignore[attr-defined]
     os.environ.clear()
     for copy in copies:

@@ -12,11 +12,16 @@ import errno
 import os
 import select
 import time
-from typing import Any
 
 from agentbox.isolation.launcher import wire
-from agentbox.light import contextlib, signal, socket
+from agentbox.light import contextlib, signal
 from agentbox.linux import process, terminals
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from agentbox.light import socket
 
 # How often the memory of a box without a memory cgroup is summed up.
 _MEMORY_POLL_MS = 50

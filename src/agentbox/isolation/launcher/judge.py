@@ -16,13 +16,16 @@ import errno
 import os
 import select
 from time import monotonic
-from typing import Any
 
 from agentbox.isolation.launcher.exec_rules import ExecRules
 from agentbox.isolation.launcher.reports import Reports
 from agentbox.light import contextlib, signal, socket
 from agentbox.linux import notify, process, ptrace
 from agentbox.linux.syscalls import number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 CALLS = ("execve", "execveat")
 WITNESSED = ("open", "openat", "creat", "connect")

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection
 
 from agentbox.light import contextlib, signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _PATIENCE_SECONDS = 10
 

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from agentbox.isolation.launcher import unix_listeners, view
 from agentbox.isolation.launcher.steps import step
 from agentbox.light import socket
 from agentbox.linux import mounts, namespaces, process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # Any directory that exists everywhere will do to hang the new root on; pivot_root makes it "/" a moment later.
 _STAGE = "/usr"

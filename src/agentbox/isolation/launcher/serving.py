@@ -6,12 +6,15 @@ from __future__ import annotations
 import os
 import select
 import sys
-from typing import Any
 
 from agentbox.isolation.launcher import box, orphans, wire
 from agentbox.isolation.launcher.steps import StepError, step
 from agentbox.light import contextlib, signal, socket
 from agentbox.linux import process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def serve(owner_fd: int) -> None:

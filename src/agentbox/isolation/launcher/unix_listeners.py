@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import stat
 
 from agentbox.isolation.launcher import wire
 from agentbox.isolation.launcher.steps import step
+from agentbox.light import socket
 from agentbox.linux import mounts
 
 _BACKLOG = 256

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Any
 
 from agentbox.isolation.launcher import wire
 from agentbox.isolation.launcher.steps import StepError, step
-from agentbox.light import socket
 from agentbox.linux import mounts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from agentbox.light import socket
 
 _READ_ONLY = mounts.ATTR_RDONLY | mounts.ATTR_NOSUID | mounts.ATTR_NODEV
 _WRITABLE = mounts.ATTR_NOSUID | mounts.ATTR_NODEV

@@ -6,17 +6,20 @@ Both ends of every such socket are ours; guests never hold one.
 
 from __future__ import annotations
 
-import array
 import os
 import struct
-from collections.abc import Sequence
-from typing import Any
 
 from agentbox.light import jsons, socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 MAX_FRAME_BYTES = 8 << 20
 MAX_DESCRIPTORS = 16
 _HEADER = struct.Struct("<I")
+_DESCRIPTOR = struct.Struct("=i")
 
 
 def encode(message: dict[str, Any], descriptors: int) -> bytes:
@@ -50,9 +53,7 @@ class Receiver:
         )
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                found = array.array("i")
-                found.frombytes(payload[: len(payload) - len(payload) % found.itemsize])
-                self._descriptors += found
+                self._descriptors += (fd for (fd,) in _DESCRIPTOR.iter_unpack(payload[: len(payload) // 4 * 4]))
         if flags & socket.MSG_CTRUNC:
             raise OSError("descriptors were lost on the way (descriptor limit reached)")
         self._bytes += data

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
-from agentbox.policy.decision import MAX_COUNTED_FILES, Counters, Decision
-from agentbox.policy.index import Index
+from agentbox.policy.decision import MAX_COUNTED_FILES, Decision
 from agentbox.policy.paths import covers, is_plain
 from agentbox.policy.protected import why_protected
-from agentbox.policy.questions import Read, Write
 from agentbox.policy.record import MappingProxyType, replace
-from agentbox.policy.rule import PathTarget, Rule
+from agentbox.policy.rule import PathTarget
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.policy.decision import Counters
+    from agentbox.policy.index import Index
+    from agentbox.policy.questions import Read, Write
+    from agentbox.policy.rule import Rule
 
 _NO_PATH = Decision(False, None, "interpreter", "the path is not absolute and resolved")
 _NO_READ = Decision(False, None, "kernel", "no `read:` or `write:` rule covers it")

@@ -8,7 +8,6 @@ from agentbox.policy.glob import matches
 from agentbox.policy.hosts import is_loopback, is_special, normal_name, parse_address
 from agentbox.policy.paths import covers, is_plain
 from agentbox.policy.record import TYPE_CHECKING, MappingProxyType, replace
-from agentbox.policy.rule import HostTarget, UnixTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from agentbox.policy.hosts import Address
     from agentbox.policy.index import HostTable, Index
     from agentbox.policy.questions import Connect, Resolve, Unix
-    from agentbox.policy.rule import Rate
+    from agentbox.policy.rule import HostTarget, Rate, UnixTarget
 
 _NO_HOST = Decision(False, None, "gateway", "this is neither a host name nor an address in its usual form")
 _NO_PORT = Decision(False, None, "gateway", "a connection has a port from 1 to 65535")

@@ -7,11 +7,16 @@ are one file, `exec: echo` must not become a shell by another name.
 
 from __future__ import annotations
 
-from agentbox.policy.decision import Counters, Decision, by_rule
-from agentbox.policy.index import Index
+from agentbox.policy.decision import Decision, by_rule
 from agentbox.policy.paths import is_below, is_plain
-from agentbox.policy.questions import Exec
-from agentbox.policy.rule import ExecTarget, Rule
+from agentbox.policy.rule import ExecTarget
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.policy.decision import Counters
+    from agentbox.policy.index import Index
+    from agentbox.policy.questions import Exec
+    from agentbox.policy.rule import Rule
 
 _NO_ARGV = Decision(False, None, "kernel", "a program is started with a list of words, its name first")
 _NO_PROGRAM = Decision(False, None, "kernel", "there is no such program on the trusted PATH or at that path")

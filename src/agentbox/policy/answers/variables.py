@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
-from agentbox.policy.decision import Counters, Decision
+from agentbox.policy.decision import Decision
 from agentbox.policy.glob import matches
-from agentbox.policy.index import Index
-from agentbox.policy.questions import Env
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.policy.decision import Counters
+    from agentbox.policy.index import Index
+    from agentbox.policy.questions import Env
 
 _NO_RULE = Decision(False, None, "supervisor", "no `env:` rule names it")
 

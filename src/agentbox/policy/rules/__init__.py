@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from agentbox.policy.record import dataclass
-from agentbox.policy.rule import Rule, Surroundings, Value
 from agentbox.policy.rules import env, limits, net, protect, read, read_once, write
 from agentbox.policy.rules import exec as programs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agentbox.policy.rule import Rule, Surroundings, Value
 
 
 @dataclass(frozen=True)

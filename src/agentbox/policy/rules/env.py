@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 from agentbox.policy.glob import tokens
-from agentbox.policy.rule import EnvTarget, Rule, Surroundings, Value
+from agentbox.policy.rule import EnvTarget, Rule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.policy.rule import Surroundings, Value
 
 MAX_NAME = 256
 

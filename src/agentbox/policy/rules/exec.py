@@ -7,8 +7,12 @@ after it must be the first arguments exactly, so `git status` does not allow `gi
 
 from __future__ import annotations
 
-from agentbox.policy.rule import ExecTarget, Rule, Surroundings, Value
+from agentbox.policy.rule import ExecTarget, Rule
 from agentbox.policy.words import UnbalancedError, split_words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.policy.rule import Surroundings, Value
 
 
 def read_rule(value: Value, surroundings: Surroundings, deny: bool) -> Rule:

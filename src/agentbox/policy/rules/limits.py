@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-import re
+from agentbox.policy.patterns import Pattern
+from agentbox.policy.rule import LimitTarget, Rule
 
-from agentbox.policy.rule import LimitTarget, Rule, Surroundings, Value
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.policy.rule import Surroundings, Value
 
-_SETTING = re.compile(r"([a-z_]+)=([0-9]{1,15})(\.[0-9]{1,3})?\Z")
+_SETTING = Pattern(r"([a-z_]+)=([0-9]{1,15})(\.[0-9]{1,3})?\Z")
 
 # Name and whether a fraction has a meaning. The names are those of a request's limits.
 NAMES: dict[str, bool] = {

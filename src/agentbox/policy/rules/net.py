@@ -10,25 +10,24 @@ unix:/run/app.sock  unix:@abstract  unix:*             a UNIX socket
 
 from __future__ import annotations
 
-import ipaddress
-import re
-
 from agentbox.policy.glob import tokens
 from agentbox.policy.hosts import MAX_NAME, ends_in_number, normal_name, parse_address
+from agentbox.policy.patterns import Pattern
 from agentbox.policy.record import TYPE_CHECKING
-from agentbox.policy.rule import HostTarget, Rate, Rule, Surroundings, UnixTarget, Value
+from agentbox.policy.rule import HostTarget, Rate, Rule, UnixTarget, Value
 from agentbox.policy.rules.path_values import path_target
 
-_AMOUNT = re.compile(r"([0-9]{1,5})/(s|min|h|day)\Z")
+_AMOUNT = Pattern(r"([0-9]{1,5})/(s|min|h|day)\Z")
 _UNIT_SECONDS = {"s": 1, "min": 60, "h": 3600, "day": 86400}
 if TYPE_CHECKING:
     from agentbox.policy.hosts import Network
+    from agentbox.policy.rule import Surroundings
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_PATTERN_CHARACTERS = re.compile(r"[A-Za-z0-9._*?\[\]!-]+\Z")
-_ADDRESS_PATTERN = re.compile(r"[0-9.*?]*[0-9][0-9.*?]*\Z")
+_SCHEME = Pattern(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_PATTERN_CHARACTERS = Pattern(r"[A-Za-z0-9._*?\[\]!-]+\Z")
+_ADDRESS_PATTERN = Pattern(r"[0-9.*?]*[0-9][0-9.*?]*\Z")
 # The library would also read netmasks, zones and a missing length.
-_CIDR = re.compile(r"[0-9A-Fa-f:.]+/[0-9]{1,3}\Z")
+_CIDR = Pattern(r"[0-9A-Fa-f:.]+/[0-9]{1,3}\Z")
 _SIX_TO_FOUR_BITS = 96
 MAX_RATE = 10_000
 
@@ -122,6 +121,8 @@ def _network(value: Value, rate: Rate | None) -> HostTarget:
     elif text.count(":") == 1:
         text, _, after = text.partition(":")
         port = _port(value, after)
+    import ipaddress
+
     try:
         if not _CIDR.match(text):
             raise ValueError("it is not written as address/length")
@@ -137,6 +138,8 @@ def _network(value: Value, rate: Rate | None) -> HostTarget:
 
 
 def _network_advice(text: str) -> str:
+    import ipaddress
+
     try:
         return f"write cidr/{ipaddress.ip_network(text, strict=False)}"
     except ValueError:

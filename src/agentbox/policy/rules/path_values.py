@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-import re
-
 from agentbox.policy.glob import is_pattern, tokens
 from agentbox.policy.paths import DOUBLE_STAR, lexical
-from agentbox.policy.rule import PathTarget, Surroundings, Value
+from agentbox.policy.patterns import Pattern
+from agentbox.policy.rule import PathTarget
 
-_VARIABLE = re.compile(r"\$(?:\{|[A-Za-z_])")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.policy.rule import Surroundings, Value
+
+_VARIABLE = Pattern(r"\$(?:\{|[A-Za-z_])")
+_SCHEME = Pattern(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def path_target(value: Value, surroundings: Surroundings, max_bytes: int | None = None) -> PathTarget:
@@ -61,8 +64,8 @@ def _absolute(value: Value, surroundings: Surroundings) -> str:
         if surroundings.home is None:
             value.fail("bad_path", "'~' has no meaning here: there is no home directory", "write an absolute path")
         return surroundings.home + text[1:]
-    if _VARIABLE.match(text):
+    if text[:1] == "$" and _VARIABLE.match(text):
         value.fail("bad_path", "variables are not expanded", f"write ~ or the path; a file of that name is ./{text}")
-    if _SCHEME.match(text):
+    if "://" in text and _SCHEME.match(text):
         value.fail("bad_path", f"{text!r} is a URL, not a path", "write the path without the scheme")
     return text if text.startswith("/") else f"{surroundings.root}/{text}"

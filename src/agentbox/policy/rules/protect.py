@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
-from agentbox.policy.rule import Rule, Surroundings, SwitchTarget, Value
+from agentbox.policy.rule import Rule, SwitchTarget
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.policy.rule import Surroundings, Value
 
 
 def read_rule(value: Value, _surroundings: Surroundings, deny: bool) -> Rule:

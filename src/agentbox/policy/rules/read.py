@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
-from agentbox.policy.rule import Rule, Surroundings, Value
+from agentbox.policy.rule import Rule
 from agentbox.policy.rules.path_values import path_target
 from agentbox.policy.rules.sizes import refuse_cap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.policy.rule import Surroundings, Value
 
 
 def read_rule(value: Value, surroundings: Surroundings, deny: bool) -> Rule:

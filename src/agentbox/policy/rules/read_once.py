@@ -6,9 +6,13 @@ Which file it is follows from its identity (device and inode), which the enforci
 
 from __future__ import annotations
 
-from agentbox.policy.rule import Rule, Surroundings, Value
+from agentbox.policy.rule import Rule
 from agentbox.policy.rules.path_values import path_target
 from agentbox.policy.rules.sizes import refuse_cap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.policy.rule import Surroundings, Value
 
 
 def read_rule(value: Value, surroundings: Surroundings, deny: bool) -> Rule:

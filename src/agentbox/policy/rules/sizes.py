@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import re
-
+from agentbox.policy.patterns import Pattern
 from agentbox.policy.rule import Value
 
-_SIZE = re.compile(r"([0-9]{1,15})(B|KB|MB|GB|TB)?\Z", re.IGNORECASE | re.ASCII)
+_SIZE = Pattern(r"([0-9]{1,15})(B|KB|MB|GB|TB)?\Z", ignoring_case=True)
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 # The largest whole number that a JSON reader in any language keeps.
 MAX_BYTES = (1 << 53) - 1

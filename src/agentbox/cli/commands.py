@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: MIT
+"""The commands behind `agentbox`. Each has a file of its own, which is imported when the command or its help is
+wanted, and imports what is heavy only when it runs."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+import agentbox
+
+_COMMANDS = ("doctor", "health", "init", "key", "policy", "run", "serve", "show", "verify")
+_ELSEWHERE = {"init": "run"}
+
+
+class _Commands(click.Group):
+    """A group that knows its commands by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See click.Group."""
+        del ctx
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See click.Group."""
+        del ctx
+        if cmd_name not in _COMMANDS:
+            return None
+        module = import_module(f"agentbox.cli.{_ELSEWHERE.get(cmd_name, cmd_name)}")
+        found: click.Command = getattr(module, cmd_name)
+        return found
+
+
+@click.group(cls=_Commands)
+@click.version_option(agentbox.__version__, prog_name="agentbox")
+def cli() -> None:
+    """Run code that an AI agent wrote in a box."""
+
+
+def run_command() -> int:
+    """Run the command that sys.argv names, with click's messages for what is wrong with it; the exit code."""
+    try:
+        cli.main(prog_name="agentbox", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort as error:
+        raise KeyboardInterrupt from error
+    return 0
