@@ -201,7 +201,7 @@ def loads(text: bytes) -> Any:
         try:
             whole = text.decode("utf-8")
             value, end = _scan(whole, 0)
-            if end == len(whole):
+            if end == len(whole) or not whole[end:].strip(" \t\r\n"):
                 return value
         except (StopIteration, ValueError, RecursionError):
             # What is wrong is said below.
