@@ -107,6 +107,11 @@ class Host:
         finally:
             os.close(top)
 
+    def environment(self, **more: str) -> dict[str, str]:
+        """What a caller's own environment is to a run."""
+        private = str(self.base / "private")
+        return {"PATH": os.environ["PATH"], "TMPDIR": private, "HOME": private, **more}
+
     def run(
         self,
         policy: str,
@@ -117,6 +122,7 @@ class Host:
         entry: str = "",
         node_flags: Sequence[str] = (),
         variables: dict[str, str] | None = None,
+        base: dict[str, str] | None = None,
         stdin: str = "",
     ) -> Outcome:
         records: list[frames.Request] = []
@@ -136,7 +142,7 @@ class Host:
                 str(self.project),
                 "record",
                 enforce,
-                {"PATH": os.environ["PATH"], "TMPDIR": str(temporary), "HOME": str(temporary)},
+                base if base is not None else self.environment(),
                 wall=wall,
                 private=(str(temporary),),
                 entry=entry,

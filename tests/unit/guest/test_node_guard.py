@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import subprocess
 
@@ -114,6 +115,78 @@ def test_fetch_and_http_work_where_they_are_granted(host: Host, node: str) -> No
     )
     done = host.run("net: 127.0.0.1\n", [node, "-e", code])
     assert done.stdout == "served\n", done.stderr
+
+
+def test_policy_may_come_as_text(host: Host, node: str) -> None:
+    text = host.base / "agentbox.policy"
+    text.write_text(POLICY + "include: more.policy\n")
+    (host.base / "more.policy").write_text("read: ./more\n")
+    (host.project / "more").write_text("more")
+    code = (
+        "const fs = require('fs'); console.log(fs.readFileSync('data/a.txt', 'utf8'), fs.readFileSync('more', 'utf8'));"
+        "console.log(String(require('child_process').execFileSync('echo', ['x'])).trim());"
+        "try { fs.readFileSync('secret.txt') } catch (e) { console.log(e.message) }"
+    )
+    done = host.run(POLICY, [node, "-e", code], variables={"AGENTBOX_POLICY": str(text)})
+    assert done.stdout.splitlines() == [
+        "hello more",
+        "x",
+        f"agentbox: policy denies read {host.project}/secret.txt",
+    ], done.stderr
+
+
+def test_fault_of_a_policy_as_text_is_told_with_its_place(host: Host, node: str) -> None:
+    text = host.base / "agentbox.policy"
+    text.write_text("read: ./data\nraed: ./x\n")
+    done = host.run(POLICY, [node, "-e", "console.log('ran')"], variables={"AGENTBOX_POLICY": str(text)})
+    assert (done.exit_code, done.stdout) == (70, "")
+    assert f"refusing to run: {text}:2:1: unknown key 'raed'" in done.stderr
+
+
+def test_options_of_the_user_are_kept(host: Host, node: str) -> None:
+    code = "console.log(Error.stackTraceLimit); require('fs').readFileSync('secret.txt')"
+    options = host.environment(NODE_OPTIONS="--stack-trace-limit=7")
+    done = host.run(POLICY, [node, "-e", code], base=options)
+    assert done.stdout == "7\n"
+    assert "agentbox: policy denies read" in done.stderr
+
+
+def test_modules_are_found_and_recorded_where_rules_grant_them(host: Host, node: str) -> None:
+    (host.project / "data" / "m.mjs").write_text("export default 'module'")
+    (host.project / "data" / "j.json").write_text('"json"')
+    code = (
+        "import('./data/m.mjs').then((m) => console.log(m.default));"
+        "console.log(require('module').createRequire(process.cwd() + '/x')('./data/j.json'))"
+    )
+    done = host.run(POLICY, [node, "-e", code])
+    assert sorted(done.stdout.split()) == ["json", "module"], done.stderr
+
+
+def test_looking_at_what_is_granted_tells_the_truth(host: Host, node: str) -> None:
+    code = (
+        "const fs = require('fs'); console.log(fs.statSync('data').isDirectory(), fs.existsSync('data/a.txt'),"
+        " fs.existsSync('data/none'), fs.statSync('/').isDirectory(), fs.existsSync(__filename));"
+        "try { fs.statSync('secret.txt') } catch (e) { console.log(e.code, e.syscall, e.path) }"
+        "fs.promises.stat('data/a.txt').then((s) => console.log(s.size)); fs.access('secret.txt', (e) => console.log(e.code))"
+    )
+    done = host.run(POLICY, [node, "-e", code])
+    lines = done.stdout.splitlines()
+    assert lines[0] == "true true false true false"
+    assert lines[1] == "ENOENT stat secret.txt"
+    assert sorted(lines[2:]) == ["5", "ENOENT"], done.stderr
+    assert {args["target"] for args in done.of("deny", "read")} >= {f"{host.project}/secret.txt"}
+
+
+def test_names_that_are_no_text_are_the_files_that_they_are(host: Host, node: str) -> None:
+    code = (
+        "const fs = require('fs'), b = Buffer.from([...Buffer.from('out/'), 0xff, 0x61]); fs.writeFileSync(b, 'raw');"
+        "console.log(fs.readFileSync(b, 'utf8'), fs.existsSync(b));"
+        "try { fs.readFileSync(Buffer.concat([Buffer.from('../'), Buffer.of(0xff)])) } catch (e) { console.log(e.name) }"
+    )
+    done = host.run(POLICY, [node, "-e", code])
+    assert done.stdout.splitlines() == ["raw true", "AgentboxPolicyError"], done.stderr
+    written = done.of("observe", "fs.open_write")[0]["path"]
+    assert base64.b64decode(written["b64"]) == f"{host.project}/out/".encode() + b"\xffa"
 
 
 @pytest.mark.parametrize("name", ["AGENTBOX_POLICY", "AGENTBOX_CHANNEL"])
