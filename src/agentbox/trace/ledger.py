@@ -38,7 +38,14 @@ class Ledger:
     """An append-only file. Raises TraceError when it cannot be used."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = os.fspath(path)
+        self._path = os.fspath(path)
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        from pathlib import Path
+
+        return Path(self._path)
 
     def note(self, standing: Standing, *, durable: bool = False) -> None:
         """Append a line; with `durable`, wait until it is on disk."""
@@ -53,7 +60,7 @@ class Ledger:
                     os.fdatasync(descriptor)
         except OSError as error:
             raise TraceError(
-                f"{self.path}: cannot be written: {error.strerror}",
+                f"{self._path}: cannot be written: {error.strerror}",
                 hint="the ledger proves how long a trace was; free disk space, or set AGENTBOX_STATE_DIR",
             ) from error
 
@@ -62,19 +69,19 @@ class Ledger:
         found: Standing | None = None
         wanted = dumps(run).encode()
         try:
-            with open(self.path, "rb") as file:
+            with open(self._path, "rb") as file:
                 while line := file.readline(_MAX_LINE_BYTES):
                     if wanted in line and (standing := _parse(line)) and standing.run == run:
                         found = _farther(found, standing)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise TraceError(f"{self.path}: cannot be read: {error.strerror}", hint="check its owner") from error
+            raise TraceError(f"{self._path}: cannot be read: {error.strerror}", hint="check its owner") from error
         return found
 
     def forget(self, runs: Collection[str]) -> None:
         """Remove what is known of runs whose traces were removed on purpose. All of it is done, or nothing."""
-        directory, name = os.path.split(self.path)
+        directory, name = os.path.split(self._path)
         draft = os.path.join(directory, f".{name}.{os.urandom(8).hex()}")
         try:
             with self._locked() as descriptor:
@@ -87,23 +94,23 @@ class Ledger:
                                 kept.write(line)
                         kept.flush()
                         os.fdatasync(kept.fileno())
-                    os.replace(draft, self.path)
+                    os.replace(draft, self._path)
                 finally:
                     _remove(draft)
         except OSError as error:
-            raise TraceError(f"{self.path}: cannot be shortened: {error.strerror}", hint="free disk space") from error
+            raise TraceError(f"{self._path}: cannot be shortened: {error.strerror}", hint="free disk space") from error
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         while True:
-            descriptor = os.open(self.path, flags, 0o600)
+            descriptor = os.open(self._path, flags, 0o600)
             try:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise TraceError(f"{self.path}: is no regular file", hint="remove it")
+                    raise TraceError(f"{self._path}: is no regular file", hint="remove it")
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 # Another process may have put a shorter one in its place while this one waited.
-                if _is_at(descriptor, self.path):
+                if _is_at(descriptor, self._path):
                     yield descriptor
                     return
             finally:

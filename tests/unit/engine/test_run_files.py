@@ -13,9 +13,9 @@ from agentbox.errors import TraceError
 
 
 def _run(directory: Path) -> RunFiles:
-    files = RunFiles(directory, None)
+    files = RunFiles(str(directory), None)
     files.open()
-    files.trace.write_text("x")
+    Path(files.trace).write_text("x")
     files.link()
     return files
 
@@ -52,7 +52,7 @@ def test_an_explicit_trace_must_be_new_and_have_a_directory(tmp_path: Path) -> N
     (tmp_path / "there").write_text("")
     for name in ("there", "no/such/t.jsonl"):
         with pytest.raises(TraceError):
-            RunFiles(tmp_path, tmp_path / name).open()
+            RunFiles(str(tmp_path), str(tmp_path / name)).open()
 
 
 def test_a_run_is_alone_only_without_others(tmp_path: Path) -> None:

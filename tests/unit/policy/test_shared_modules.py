@@ -21,7 +21,7 @@ SHARED = (
     PACKAGE / "policy" / "__init__.py",
     *(PACKAGE / "policy" / f"{name}.py" for name in ("decision", "document", "evaluation", "glob", "hosts", "index")),
     *(PACKAGE / "policy" / f"{name}.py" for name in ("parser", "paths", "protected", "questions", "rule", "text")),
-    *(PACKAGE / "policy" / f"{name}.py" for name in ("record", "words")),
+    *(PACKAGE / "policy" / f"{name}.py" for name in ("patterns", "record", "words")),
     *sorted((PACKAGE / "policy" / "rules").glob("*.py")),
     *sorted((PACKAGE / "policy" / "answers").glob("*.py")),
 )
