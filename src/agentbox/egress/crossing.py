@@ -93,8 +93,8 @@ class Crossing(Relay):
     """A guest's connection and the one to its target."""
 
     __slots__ = (
-        "_conversation", "_denial", "_dialing", "_failure", "_inner", "_lingering", "_opening", "_owner", "_pressed", "_reached",
-        "target",
+        "_conversation", "_denial", "_dialing", "_failure", "_inner", "_lingering", "_opening", "_owner", "_pressed",
+        "_reached", "target",
     )  # fmt: skip
 
     def __init__(
@@ -121,8 +121,11 @@ class Crossing(Relay):
         """Whether there is, or was, a connection to the target."""
         return self._reached is not None
 
-    def begin(self, route: Route) -> None:
-        """Connect by the route; look at what the client says meanwhile."""
+    def begin(self, route: Route | Reached) -> None:
+        """Connect by the route, or go on with a connection that is made; look at what the client says meanwhile."""
+        if isinstance(route, Reached):
+            self._arrive(route)
+            return
         self._dialing = asyncio.ensure_future(self._dial(route))
         self.up.settle()
 
@@ -214,14 +217,16 @@ class Crossing(Relay):
             self.abort()
             raise
         self._dialing = None
+        self._arrive(reached)
+
+    def _arrive(self, reached: Reached) -> None:
         self._reached = reached
-        op = self._operation
+        target, verdict = self.target, reached.verdict
         self._owner.tell(
             EgressEvent(
-                op, self.target.host, True, self.target.port, reached.address, reached.verdict.rule,
-                reason=reached.verdict.reason,
+                self._operation, target.host, True, target.port, reached.address, verdict.rule, reason=verdict.reason
             )
-        )  # fmt: skip
+        )
         self.connect_to(reached.end)
 
     @property
@@ -235,8 +240,8 @@ class Crossing(Relay):
             reason = os.strerror(error.errno)
         else:
             reason = "it did not answer in time" if isinstance(error, TimeoutError) else str(error)
-        op = self._operation
-        self._owner.tell(EgressEvent(op, target.host, True, target.port, reason=f"it could not be reached: {reason}"))
+        told = f"it could not be reached: {reason}"
+        self._owner.tell(EgressEvent(self._operation, target.host, True, target.port, reason=told))
         if self._opening is not None:
             self._failure = reason
             self._press(FAILED_SECONDS)

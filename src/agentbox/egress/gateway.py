@@ -35,7 +35,7 @@ from functools import partial
 
 from agentbox.egress.attachment import Attachment, original_destination
 from agentbox.egress.crossing import Crossing, Denied, Reached, Target
-from agentbox.egress.dialing import dial, dial_unix
+from agentbox.egress.dialing import dial, dial_unix, finish, start
 from agentbox.egress.events import EgressEvent, OnEvent, Repeats
 from agentbox.egress.names import SyntheticNames, is_synthetic
 from agentbox.egress.resolver import Resolver
@@ -279,12 +279,7 @@ class Gateway:
         where, port = self._destination(guest)
         name = self.names.name_of(where)
         if name is not None:
-            target = Target(name, port)
-            ahead = self.rules.connect(name, port, counted=False)
-            if not ahead.allowed:
-                self._crossing(guest, target).deny(_denial(target, ahead))
-                return
-            self._crossing(guest, target).begin(lambda: self._reach_name(target))
+            self._take_name(guest, Target(name, port))
             return
         address = parse_address(where)
         host = where if address is None else str(address)
@@ -295,10 +290,42 @@ class Gateway:
             self._crossing(guest, target).deny(EgressEvent("net.connect", host, False, port, reason=reason, hint=hint))
             return
         verdict = self.rules.connect(host, port)
-        if not verdict.allowed:
+        if verdict.allowed:
+            self._go(guest, target, [host], verdict)
+        else:
             self._crossing(guest, target).deny(_denial(target, verdict))
+
+    def _take_name(self, guest: socket.socket, target: Target) -> None:
+        assert target.port is not None
+        found = self._upstream.known(target.host)
+        if found is not None and found.addresses:
+            try:
+                allowed, verdict = self._judge(target, found.addresses)
+            except Denied as denied:
+                self._crossing(guest, target).deny(denied.event)
+            else:
+                self._go(guest, target, allowed, verdict)
             return
-        self._crossing(guest, target).begin(lambda: self._reach([host], target, verdict))
+        ahead = self.rules.connect(target.host, target.port, counted=False)
+        if ahead.allowed:
+            self._crossing(guest, target).begin(lambda: self._reach_name(target))
+        else:
+            self._crossing(guest, target).deny(_denial(target, ahead))
+
+    def _go(self, guest: socket.socket, target: Target, addresses: Sequence[str], verdict: Verdict) -> None:
+        """Connect to addresses that were judged; to a single one at once, without a turn of the loop."""
+        crossing = self._crossing(guest, target)
+        if len(addresses) != 1 or target.port is None:
+            crossing.begin(lambda: self._reach(addresses, target, verdict))
+            return
+        address = addresses[0]
+        try:
+            end, connected = start(address, target.port)
+        except OSError as error:
+            crossing.begin(partial(_raise, error))
+            return
+        reached = Reached(end, target.host, address, verdict)
+        crossing.begin(reached if connected else partial(_finish, reached))
 
     def _take_loopback(self, port: int, guest: socket.socket) -> None:
         """A connection to a port of the guest's loopback that a rule leads to the host's."""
@@ -329,26 +356,29 @@ class Gateway:
 
     async def _reach_name(self, target: Target) -> Reached:
         """Resolve once, and connect to an address that was judged."""
-        host, port = target.host, target.port
-        assert port is not None
+        host = target.host
         found = await self._upstream.lookup(host)
         if not found.addresses:
             raise OSError(found.failure or ("it has no address" if found.exists else "there is no such name"))
-        first: Verdict | None = None
-        allowed = []
-        for address in found.addresses:
-            verdict = self.rules.connect(host, port, address, counted=False)
-            if verdict.allowed:
-                allowed.append(address)
-            elif first is None:
-                first = replace(verdict, reason=f"{address}: {verdict.reason}")
-        if not allowed:
-            assert first is not None
-            raise Denied(_denial(target, first, found.addresses[0]))
-        verdict = self.rules.connect(host, port, allowed[0])
-        if not verdict.allowed:
-            raise Denied(_denial(target, verdict, allowed[0]))
+        allowed, verdict = self._judge(target, found.addresses)
         return await self._reach(allowed, target, verdict)
+
+    def _judge(self, target: Target, addresses: Sequence[str]) -> tuple[Sequence[str], Verdict]:
+        """The addresses of a name that the rules allow, and the verdict on the first; this is what a rate counts.
+
+        Raises Denied when there is none.
+        """
+        host, port = target.host, target.port
+        assert port is not None
+        allowed = addresses
+        if len(addresses) > 1:
+            allowed = [one for one in addresses if self.rules.connect(host, port, one, counted=False).allowed]
+        first = allowed[0] if allowed else addresses[0]
+        verdict = self.rules.connect(host, port, first)
+        if not verdict.allowed:
+            verdict = replace(verdict, reason=f"{first}: {verdict.reason}")
+            raise Denied(_denial(target, verdict, first))
+        return allowed, verdict
 
     async def _reach(self, addresses: Sequence[str], target: Target, verdict: Verdict) -> Reached:
         assert target.port is not None
@@ -404,6 +434,15 @@ class Gateway:
 
 def _most_descriptors() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS
+
+
+async def _finish(reached: Reached) -> Reached:
+    await finish(reached.end)
+    return reached
+
+
+async def _raise(error: OSError) -> Reached:
+    raise error
 
 
 def _denial(target: Target, verdict: Verdict, address: str | None = None) -> EgressEvent:

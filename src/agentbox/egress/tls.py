@@ -25,6 +25,8 @@ _EXTENSION_ALPN = 16
 _EXTENSION_ENCRYPTED_HELLO = 0xFE0D
 _HOST_NAME = 0
 _MAX_NAME = 255
+_EXTENSION = struct.Struct("!HH")
+_CUT = "the ClientHello ends within a field"
 
 ALERT_HANDSHAKE_FAILURE = 40
 ALERT_ACCESS_DENIED = 49
@@ -110,7 +112,7 @@ class _Reader:
     def take(self, size: int) -> bytes:
         end = self._at + size
         if end > len(self._data):
-            raise MalformedHello("the ClientHello ends within a field")
+            raise MalformedHello(_CUT)
         taken = self._data[self._at : end]
         self._at = end
         return taken
@@ -137,22 +139,28 @@ def _body(reader: _Reader) -> ClientHello:
         raise MalformedHello("the list of compressions is empty")
     if not reader:
         return ClientHello(None)
-    extensions = _Reader(reader.vector(2))
+    extensions = reader.vector(2)
     if reader:
         raise MalformedHello("there are bytes after the extensions")
     seen: set[int] = set()
     name: str | None = None
     protocols: tuple[bytes, ...] = ()
-    while extensions:
-        kind = extensions.number(2)
-        content = extensions.vector(2)
+    at = 0
+    while at < len(extensions):
+        begin = at + 4
+        if begin > len(extensions):
+            raise MalformedHello(_CUT)
+        kind, length = _EXTENSION.unpack_from(extensions, at)
+        at = begin + length
+        if at > len(extensions):
+            raise MalformedHello(_CUT)
         if kind in seen:
             raise MalformedHello("an extension is there twice")
         seen.add(kind)
         if kind == _EXTENSION_SERVER_NAME:
-            name = _server_name(content)
+            name = _server_name(extensions[begin:at])
         elif kind == _EXTENSION_ALPN:
-            protocols = _protocols(content)
+            protocols = _protocols(extensions[begin:at])
     return ClientHello(name, protocols, _EXTENSION_ENCRYPTED_HELLO in seen)
 
 
