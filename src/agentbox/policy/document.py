@@ -9,21 +9,11 @@ from agentbox.policy.rule import LimitTarget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from hashlib import sha256
     from typing import Union
 
     from agentbox.policy.rule import Rule
 
     AnyPolicy = Union["Policy", "Conjunction"]  # noqa: UP007 - CPython 3.9
-else:
-    # The interpreter's own where it has one: `hashlib` would load OpenSSL for a few lines of text.
-    try:
-        from _sha2 import sha256
-    except ImportError:
-        try:
-            from _sha256 import sha256
-        except ImportError:
-            from hashlib import sha256
 
 # The order of the old keys is part of the hash of every policy that was written before the others existed.
 _HASHED_FIRST = ("read", "write", "net", "exec", "env")
@@ -125,4 +115,11 @@ def canonical_text(policy: Policy) -> str:
 
 
 def _sha256(text: bytes) -> str:
-    return sha256(text).hexdigest()
+    # The interpreter's own where it has one: `hashlib` would load OpenSSL for a few lines of text.
+    for name in ("_sha2", "_sha256", "hashlib"):
+        try:
+            digest: str = __import__(name).sha256(text).hexdigest()
+        except ImportError:
+            continue
+        return digest
+    raise ImportError("this interpreter has no SHA-256")
