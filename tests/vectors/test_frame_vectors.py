@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +57,10 @@ def test_answer_has_the_members_of_its_kind(vector: dict[str, Any]) -> None:
     given = dict(vector["answer"])
     frame = answer(given.pop("id"), **given)
     assert list(FrameParser().feed(frame)) == [vector["answer"]]
+
+
+@pytest.mark.parametrize("node", nodes(), ids=name)
+def test_node_passes_the_same_vectors(node: str) -> None:
+    script = Path(__file__).with_name("frames.mjs")
+    done = subprocess.run([node, str(script)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(sum(len(VECTORS[group]) for group in ("streams", "hostile", "requests")))

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from agentbox.trace.keys import KeyStore, PublicKey, read_public_key
 from agentbox.trace.ledger import Ledger, Standing
 from agentbox.trace.verdict import Trust, Verdict
 from agentbox.trace.verify import verify
+from tests.nodes import name, nodes
 from tests.vectors import make_trace_vectors as making
 
 VECTORS = making.VECTORS
@@ -77,15 +77,13 @@ def test_every_file_of_the_vectors_is_judged() -> None:
     assert {path.name for path in (VECTORS / "files").iterdir()} - judged == {"other_run.jsonl"}
 
 
-def test_node_passes_the_same_vectors() -> None:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("no node on PATH")
+@pytest.mark.parametrize("node", nodes(), ids=name)
+def test_node_writes_and_judges_the_same_files(node: str) -> None:
     script = Path(__file__).with_name("trace.mjs")
     done = subprocess.run([node, str(script), str(VECTORS)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(CANONICAL)} canonical" in done.stdout
-    assert f"{len(VERDICTS['verdicts'])} verdicts" in done.stdout
+    counts = f"{len(CHAIN['records'])} records, {len(CANONICAL)} canonical, {len(VERDICTS['verdicts'])} verdicts"
+    assert done.stdout.strip() == counts
 
 
 def test_key_of_the_vectors_is_stored_as_written(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 // Canonical text, hashes, Merkle roots and signatures are computed anew here; every file is either whole or refused.
 
 import assert from "node:assert/strict";
-import { createHash, createPublicKey, verify as verifySignature } from "node:crypto";
+import { createHash, createPrivateKey, createPublicKey, sign, verify as verifySignature } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 
@@ -12,7 +12,7 @@ const load = (name) => JSON.parse(readFileSync(join(directory, name), "utf8"));
 const sha256 = (...parts) => parts.reduce((hash, part) => hash.update(part), createHash("sha256")).digest();
 
 function canonical(value, depth = 0) {
-  if (typeof value === "string" && !value.isWellFormed()) throw new Error("surrogate");
+  if (typeof value === "string" && /[\ud800-\udfff]/u.test(value)) throw new Error("surrogate");
   if (typeof value === "number" && !Number.isFinite(value)) throw new Error("number");
   if (value === null || typeof value !== "object") return JSON.stringify(value);
   if (depth >= 64) throw new Error("depth");
@@ -98,6 +98,43 @@ function verifyFile(bytes, keys) {
   assert.ok(sealed || isOld, "no seal");
 }
 
+// The file that a run's records become: chained, with a checkpoint where one is asked for, and sealed.
+function written({ seed, run, start_nanoseconds: start, records }) {
+  const der = Buffer.concat([Buffer.from("302e020100300506032b657004220420", "hex"), Buffer.from(seed, "base64")]);
+  const privateKey = createPrivateKey({ key: der, format: "der", type: "pkcs8" });
+  const key = keyId(createPublicKey(privateKey).export({ type: "spki", format: "pem" }));
+  const leaves = [];
+  const lines = [];
+  let prev = "0".repeat(64);
+  let microseconds = 0;
+  const put = (fields, signs) => {
+    const i = leaves.length;
+    // The clock goes on by 10 ms at each look and once goes back by an hour; times never go back.
+    const now = start / 1000 + (i + 1) * 10_000 - (i === 3 ? 3_600_000_000 : 0);
+    microseconds = Math.max(microseconds, now);
+    const record = { i, prev, ts: Number((microseconds / 1e6).toFixed(6)), v: 2, ...fields };
+    if (signs) {
+      record.args = { run: run.id, policy_sha256: run.policy_sha256, key, count: i, head: prev, root: merkleRoot(leaves).toString("hex") };
+      record.args.sig = sign(null, Buffer.from(`agentbox trace 2\n${canonical(record)}`), privateKey).toString("base64");
+    }
+    const sha = sha256(prev, canonical(record));
+    prev = sha.toString("hex");
+    lines.push(`${canonical({ ...record, sha: prev })}\n`);
+    leaves.push(sha);
+  };
+  const meta = { kind: "meta", origin: "supervisor" };
+  put({ ...meta, op: "run.start", args: { run: run.id, policy_sha256: run.policy_sha256, key, ...run.details } });
+  for (const fields of records) {
+    if (fields.checkpoint) put({ ...meta, op: "trace.checkpoint" }, true);
+    else put({ origin: "supervisor", ...fields });
+  }
+  put({ ...meta, op: "trace.seal" }, true);
+  return lines.join("");
+}
+
+const chain = load("chain.json");
+assert.equal(written(chain), readFileSync(join(directory, "files", chain.file), "utf8"), "the file of the chain");
+
 const { vectors } = load("canonical.json");
 for (const { name, input, canonical: expected, error } of vectors) {
   if (error === undefined) {
@@ -116,4 +153,4 @@ for (const { file, status, key = "own", explicit = false } of verdicts) {
   else assert.throws(judge, undefined, `${file}: ${status}`);
 }
 
-console.log(`${vectors.length} canonical, ${verdicts.length} verdicts`);
+console.log(`${chain.records.length} records, ${vectors.length} canonical, ${verdicts.length} verdicts`);
