@@ -18,15 +18,16 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 Problem = Optional[str]  # noqa: UP045 - evaluated when it runs, on Python 3.9 too
-CHECKS: list[tuple[str, str, Callable[[], Problem]]] = []
+CHECKS: list[tuple[str, str, bool, Callable[[], Problem]]] = []
 EXPECT: dict[str, Any] = {}
 
 
-def check(resource: str) -> Callable[[Callable[[], Problem]], Callable[[], Problem]]:
-    """Register a function: it returns None when the box holds, or a text that says what was possible."""
+def check(resource: str, *, attached: bool = False) -> Callable[[Callable[[], Problem]], Callable[[], Problem]]:
+    """Register a function: it returns None when the box holds, or a text that says what was possible. Those for
+    `attached` boxes run where the box joined a network that was made for it."""
 
     def register(function: Callable[[], Problem]) -> Callable[[], Problem]:
-        CHECKS.append((function.__name__, resource, function))
+        CHECKS.append((function.__name__, resource, attached, function))
         return function
 
     return register
@@ -199,6 +200,70 @@ def own_loopback_works() -> Problem:
     return None
 
 
+@check("network", attached=True)
+def the_gateway_s_sockets_cannot_be_taken() -> Problem:
+    """Whatever listens in this namespace before any program of the guest was made for the gateway."""
+    found = 0
+    for table, family, kind in (
+        ("tcp", socket.AF_INET, socket.SOCK_STREAM),
+        ("udp", socket.AF_INET, socket.SOCK_DGRAM),
+        ("tcp6", socket.AF_INET6, socket.SOCK_STREAM),
+        ("udp6", socket.AF_INET6, socket.SOCK_DGRAM),
+    ):
+        lines = []
+        with contextlib.suppress(OSError), open("/proc/self/net/" + table) as file:
+            lines = file.read().splitlines()[1:]
+        for line in lines:
+            address, port = line.split()[1].split(":")
+            words = [bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8)]
+            where = (socket.inet_ntop(family, b"".join(words)), int(port, 16))
+            found += 1
+            for anywhere in (where[0], "0.0.0.0" if family == socket.AF_INET else "::"):  # noqa: S104 - an attack
+                with socket.socket(family, kind) as thief:
+                    thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                    try:
+                        thief.bind((anywhere, where[1]))
+                        if kind == socket.SOCK_STREAM:
+                            thief.listen(1)
+                    except OSError:
+                        continue
+                    return f"listens at {anywhere}, port {where[1]}, in place of the gateway"
+    return None if found else "nobody listens for this box's connections"
+
+
+@check("network", attached=True)
+def the_network_cannot_be_changed() -> Problem:
+    """Routes, addresses, interfaces and rules belong to who made the namespace."""
+    requests = (
+        # kind, flags, payload: delete the route to everything; set lo down; remove its first address
+        ("route", 25, bytes([socket.AF_INET, 0, 0, 0, 255, 0, 255, 0]) + bytes(4)),
+        ("interface", 16, bytes(4) + (1).to_bytes(4, sys.byteorder) + bytes(4) + (1).to_bytes(4, sys.byteorder)),
+        ("address", 21, bytes([socket.AF_INET, 8, 0, 0]) + (1).to_bytes(4, sys.byteorder)
+         + (8).to_bytes(2, sys.byteorder) + (2).to_bytes(2, sys.byteorder) + bytes([127, 0, 0, 1])),
+    )  # fmt: skip
+    with contextlib.suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as route:
+        route.settimeout(5)
+        for name, kind, payload in requests:
+            header = (16 + len(payload)).to_bytes(4, sys.byteorder) + kind.to_bytes(2, sys.byteorder)
+            route.send(header + (5).to_bytes(2, sys.byteorder) + bytes(8) + payload)
+            answer = route.recv(4096)
+            code = int.from_bytes(answer[16:20], sys.byteorder, signed=True)
+            if code != -errno.EPERM:
+                return f"a change of the {name} is answered with {code}"
+    with contextlib.suppress(OSError):
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12).close()
+        return "netfilter's socket can be opened"
+    for option, value in ((19, 1), (36, 1)):  # IP_TRANSPARENT of IPPROTO_IP, SO_MARK of SOL_SOCKET
+        level = socket.IPPROTO_IP if option == 19 else socket.SOL_SOCKET
+        with contextlib.suppress(OSError), socket.socket() as sock:
+            sock.setsockopt(level, option, value)
+            return f"socket option {option} can be set"
+    settings = "/proc/sys/net/ipv4/"
+    open_ones = [name for name in ("ip_forward", "tcp_syn_retries", "conf/lo/forwarding") if opens(settings + name, 1)]
+    return "opened settings of the network for writing: " + ", ".join(open_ones) if open_ones else None
+
+
 @check("disk")
 def disk_is_bounded() -> Problem:
     """Writes twice the limit into each writable directory, all at once."""
@@ -246,8 +311,8 @@ def main() -> None:
     """Run the checks that the host asks for."""
     EXPECT.update(json.loads(sys.argv[1]))
     found = []
-    for name, resource, function in CHECKS:
-        if resource not in EXPECT["resources"]:
+    for name, resource, attached, function in CHECKS:
+        if resource not in EXPECT["resources"] or (attached and not EXPECT.get("attached")):
             continue
         if resource == "pids":
             EXPECT["hold"], _keep_open = os.pipe()

@@ -22,6 +22,7 @@ from typing import Any
 
 from agentbox.errors import BackendUnavailableError, ConfinementError
 from agentbox.isolation.backend import Backend, LiveBox
+from agentbox.isolation.boxes import Network
 from agentbox.isolation.host import explain_refusal
 from agentbox.isolation.interpreters import INTERPRETERS, Found
 from agentbox.isolation.requirement import Requirement
@@ -51,6 +52,7 @@ _DAEMON = (
 )
 
 Directory = Callable[[], AbstractAsyncContextManager[str]]
+Networks = Callable[[], AbstractAsyncContextManager[Network]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +84,23 @@ def _open_walls(report: Report) -> list[Check]:
     return [c for c in report.checks if not c.passed and c.resource in ("filesystem", "network", "cleanup")]
 
 
-async def examine(backend: Backend, python: Found | None, directory: Directory, *, thorough: bool = True) -> Report:
-    """Run the checks of the resources that the backend claims. `thorough` adds the slow one (cpu)."""
+async def examine(
+    backend: Backend,
+    python: Found | None,
+    directory: Directory,
+    *,
+    thorough: bool = True,
+    networks: Networks | None = None,
+) -> Report:
+    """Run the checks of the resources that the backend claims. `thorough` adds the slow one (cpu). With `networks`
+    every box joins one of those, a new one each, and must hold as well as with a network of its own; nobody needs to
+    serve it."""
     requirements = backend.requirements()
     if not all(requirement.met for requirement in requirements):
         return Report(backend.name, requirements, (), Enforcement())
     claims = backend.claims()
     claimed = {f.name for f in fields(claims) if getattr(claims, f.name) is not Layer.NONE}
-    inspector = _Inspector(backend, python or INTERPRETERS["python"].find(sys.executable), directory)
+    inspector = _Inspector(backend, python or INTERPRETERS["python"].find(sys.executable), directory, networks)
     try:
         checks = await inspector.inside(sorted(claimed & {"filesystem", "network", "disk", "pids"}))
         if "memory" in claimed:
@@ -122,17 +133,19 @@ async def probe(backend: Backend, python: Found | None, directory: Directory) ->
 
 
 class _Inspector:
-    def __init__(self, backend: Backend, python: Found, directory: Directory) -> None:
+    def __init__(self, backend: Backend, python: Found, directory: Directory, networks: Networks | None) -> None:
         self._backend = backend
         self._python = python
         self._directory = directory
+        self._networks = networks
 
     @contextlib.asynccontextmanager
     async def _box(self, limits: Limits) -> AsyncIterator[LiveBox]:
         confinement = Confinement(limits, self._python.directories)
         async with contextlib.AsyncExitStack() as stack:
             directory = await stack.enter_async_context(self._directory()) if self._backend.needs_directory else None
-            box = await self._backend.launch(confinement, directory)
+            network = await stack.enter_async_context(self._networks()) if self._networks else None
+            box = await self._backend.launch(confinement, directory, network=network)
             stack.push_async_callback(box.destroy)
             yield box
 
@@ -163,7 +176,7 @@ class _Inspector:
             return []
         with _canaries() as expected:
             expected |= {"resources": resources, "disk_mb": _LIMITS.disk_mb, "pids": _LIMITS.pids}
-            expected["shown"] = self._python.directories
+            expected |= {"shown": self._python.directories, "attached": self._networks is not None}
             async with self._box(_LIMITS) as box:
                 expected["writable"] = [box.workspace_path, "/tmp", "/dev/shm"]  # noqa: S108
                 status, output = await self._run(box, _GUEST_CHECKS.read_text(), json.dumps(expected))
