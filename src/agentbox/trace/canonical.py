@@ -203,8 +203,8 @@ def loads(text: bytes) -> Any:
             value, end = _scan(whole, 0)
             if end == len(whole) or not whole[end:].strip(" \t\r\n"):
                 return value
-        except (StopIteration, ValueError, RecursionError):
-            # What is wrong is said below.
+        except (StopIteration, ValueError, RecursionError, SystemError):
+            # What is wrong is said below. (SystemError: the compiled scanner cannot say it before `json` is imported.)
             pass
     import json
 
