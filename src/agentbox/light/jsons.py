@@ -42,6 +42,9 @@ else:
                 value, end = _scan(text, 0)
             except StopIteration as stop:
                 raise ValueError(f"no JSON value at character {stop.value}") from None
+            except SystemError:
+                # The scanner has no words for an error before `json` is imported.
+                raise ValueError("not JSON") from None
             if end != len(text):
                 raise ValueError(f"more than one JSON value: {len(text) - end} further characters")
             return value

@@ -238,7 +238,8 @@ def message_of(body: bytes) -> dict[str, Any]:
         text = body.decode("utf-8")
         try:
             message, end = _scan(text, 0)
-        except StopIteration:
+        except (StopIteration, SystemError):
+            # SystemError: the compiled scanner has no words for an error before `json` is imported.
             end = -1
         if end != len(text):
             # White space around it, or no JSON: the whole decoder finds out.

@@ -120,3 +120,14 @@ def test_encoder_does_not_use_what_a_program_put_in_the_place_of_json() -> None:
 def test_encoded_bytes_are_plain_json_for_everybody() -> None:
     assert json.loads(encode({"path": "sur\udcff é"})[4:]) == {"path": "sur\udcff é"}
     assert encode({"path": "é\u2028\x1b\n"})[4:].isascii()
+
+
+@pytest.mark.parametrize("module", ["frames", "canonical"])
+def test_broken_json_has_its_word_before_anything_else_has_imported_json(module: str) -> None:
+    read = {
+        "frames": "from agentbox.trace.frames import message_of as read, FrameError as Wrong",
+        "canonical": "from agentbox.trace.canonical import loads as read, NotCanonicalError as Wrong",
+    }[module]
+    text = f'{read}\ntry:\n    read(b\'{{"a":"\')\nexcept Wrong as error:\n    print(error.reason)'
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout == "json\n"
