@@ -243,15 +243,21 @@ class _Session:
             if self._way_out is not None:
                 await self._way_out.close()
                 self._outcome.egress = self._way_out.traffic()
+            removing: asyncio.Task[None] | None = None
             if box is not None:
                 details |= {"oom_killed": box.oom_killed()}
-                await box.destroy()
+                await box.gone()
+                # Neither waits for the disk, as sealing does.
+                removing = asyncio.create_task(box.destroy())
+                self._facilities.launcher.let_go()
             with self._run_files.alone() as alone:
                 if alone:
                     self._lent.take_back()
             if self._planned.outside is not None:
                 self._planned.outside.close()
             await self._recorder.finish(code, details)
+            if removing is not None:
+                await removing
             self._outcome.warnings += self._run_files.close()
         if details["oom_killed"] and code == 128 + signal.SIGKILL:
             self._outcome.problem = (

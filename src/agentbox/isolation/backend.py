@@ -150,6 +150,10 @@ class LiveBox:
             if self._cgroup is not None and not self._box.plan.namespaces:
                 self._cgroup.kill()
 
+    async def gone(self) -> None:
+        """Kill and wait until nothing of the box is left but its control group, which `destroy` removes."""
+        await self._box.destroy()
+
     async def destroy(self) -> None:
         """Kill, wait, release. May be called twice; does not raise."""
         try:

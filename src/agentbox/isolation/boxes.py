@@ -237,6 +237,11 @@ class Launcher:
                 os.close(fd)
         return box
 
+    def let_go(self) -> None:
+        """Begin to end the launcher, when the last box is gone; `drop` or `close` waits for it."""
+        if self._process is not None:
+            self._process.kill()
+
     def drop(self) -> None:
         """End the launcher, without an event loop; see `close`."""
         for sock in (self._begun, self._adopted):
