@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agentbox.trace.frames import FrameError, FrameParser, Request, answer, encode, request_of
+from tests.nodes import name, nodes
 
 VECTORS = json.loads((Path(__file__).parents[2] / "spec/frames/vectors.json").read_text(encoding="utf-8"))
 
