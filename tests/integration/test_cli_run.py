@@ -472,3 +472,51 @@ def test_an_ordinary_user_s_run_works_and_owns_what_it_wrote(standings: object, 
     assert done.exit_code == 0, done
     assert (project.directory / "out" / "a").stat().st_uid == standing.uid
     assert project.verdict()[0] == 0
+
+
+@pytest.mark.parametrize("protect", ["off", "on"])
+def test_files_that_run_later_are_named_at_the_end_whatever_wrote_them(project: Project, protect: str) -> None:
+    project.file("out/old.txt", "x")
+    project.policy("write: ./out", "exec: touch, mkdir", f"protect: {protect}")
+    done = project.run("/bin/sh", "-c", "touch out/.envrc out/plain; mkdir out/.git; echo x > out/.git/config")
+    assert done.exit_code == 0, done.stderr
+    assert "out/.envrc was written: a shell" in done.stderr
+    assert "plain" not in done.stderr
+    found = [one["args"]["path"] for one in done.records if one["op"] == "fs.startup_file"]
+    assert found == [f"{project.directory}/out/.envrc", f"{project.directory}/out/.git/config"]
+
+
+def test_a_file_is_read_once_by_all_processes_of_a_run(project: Project) -> None:
+    project.file("key", "SECRET")
+    project.policy("read-once: ./key", "exec: python3")
+    code = (
+        "import subprocess, sys\n"
+        "for _ in range(2):\n"
+        "    done = subprocess.run(['python3', '-c', 'print(open(\"key\").read())'], capture_output=True, text=True)\n"
+        "    print(done.stdout.strip() or done.stderr.strip().splitlines()[-1])\n"
+    )
+    done = project.python(code)
+    denied = f"PermissionError: agentbox: policy denies read {project.directory}/key"
+    assert done.text.splitlines()[:2] == ["SECRET", denied], done.stderr
+    assert done.denials("read", "supervisor") == [f"{project.directory}/key"]
+    assert "`read-once: ./key` is held by the guard" in done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--isolation", "guard")])
+def test_processes_of_a_run_share_the_bytes_below_a_cap(project: Project, options: tuple[str, ...]) -> None:
+    project.file("out/old", "x" * 200)
+    project.policy("write: ./out max=1KB", "exec: python3")
+    code = (
+        "import os\n"
+        "def write(name, size):\n"
+        "    try:\n"
+        "        with open(name, 'w') as file: file.write('x' * size)\n"
+        "        return 0\n"
+        "    except PermissionError: return 1\n"
+        "pid = os.fork()\n"
+        "if not pid: os._exit(write('out/a', 700))\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), write('out/b', 200), write('out/c', 100))\n"
+    )
+    done = project.python(code, options=options)
+    assert done.text.splitlines()[0] == "0 1 0", done.stderr
+    assert set(done.denials("write", "supervisor")) == {f"{project.directory}/out/b"}

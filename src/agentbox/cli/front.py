@@ -204,6 +204,7 @@ def _summarize(outcome: AgentOutcome, as_json: bool) -> None:
             "recorded": outcome.recorded,
             "problem": outcome.problem,
             "warnings": outcome.warnings,
+            "startup_files": outcome.startup_files,
             "enforcement": asdict(outcome.enforcement),
             "egress": {host: asdict(seen) for host, seen in outcome.egress.items()},
             **counts,

@@ -11,11 +11,13 @@ import agentbox
 from agentbox.config import usual_state_directory
 from agentbox.engine.agent_box import AgentBox
 from agentbox.engine.command_view import look_at
+from agentbox.engine.guarding import held_by_guard_alone, notes_on_guard_alone
 from agentbox.engine.host_sockets import sockets_below
 from agentbox.engine.lent_files import lend
 from agentbox.engine.recorder import Recorder
 from agentbox.engine.run_files import RunFiles
 from agentbox.engine.signals import Signals
+from agentbox.engine.startup_files import StartupFiles, in_words
 from agentbox.engine.terminal import Terminal
 from agentbox.errors import (
     AgentboxError,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from agentbox.egress.events import OnEvent
     from agentbox.egress.rules import EgressRules
     from agentbox.engine.command_view import CommandView
+    from agentbox.engine.counting import Counting
     from agentbox.engine.lent_files import Lent
     from agentbox.engine.way_out import WayOut
     from agentbox.isolation.backend import LiveBox
@@ -76,7 +79,8 @@ class AgentRequest:
 @dataclass(slots=True)
 class AgentOutcome:
     """How it ended. `exit_code` is 128+n after signal n; `problem` says why a run was ended by the runner. Where not
-    all of it is `recorded`, the trace has no end."""
+    all of it is `recorded`, the trace has no end. `startup_files` are what it wrote that runs later, outside: path and
+    why."""
 
     exit_code: int
     trace: str
@@ -87,6 +91,7 @@ class AgentOutcome:
     recorded: bool = True
     warnings: list[str] = field(default_factory=list)
     egress: dict[str, HostTraffic] = field(default_factory=dict)
+    startup_files: list[dict[str, str]] = field(default_factory=list)
 
 
 async def run_agent(request: AgentRequest, settings: Settings, files: Any, facilities: Facilities) -> AgentOutcome:
@@ -222,6 +227,10 @@ class _Session:
         box: LiveBox | None = None
         code = 1
         details: dict[str, Any] = {}
+        if self._planned.outside is None:
+            self._outcome.warnings += notes_on_guard_alone(self._lent.confinement)
+        writable = [grant.path for grant in self._lent.confinement.files if grant.writable and grant.present]
+        self._startup_files = StartupFiles(writable, [f"{self._request.directory}/.agentbox"])
         try:
             self._outcome.enforcement = self._planned.enforcement(self._facilities, observe=self._request.observe)
             if self._open_way_out is not None:
@@ -253,6 +262,8 @@ class _Session:
             with self._run_files.alone() as alone:
                 if alone:
                     self._lent.take_back()
+            if box is not None:
+                self._look_for_startup_files()
             if self._planned.outside is not None:
                 self._planned.outside.close()
             await self._recorder.finish(code, details)
@@ -270,10 +281,32 @@ class _Session:
         self._outcome.counts = self._recorder.counts
         return self._outcome
 
+    def _look_for_startup_files(self) -> None:
+        """Say what the run wrote that will run later, in the trace and in the summary."""
+        found = self._startup_files.written()
+        for one in found:
+            self._recorder.note("observe", "fs.startup_file", {"path": one.path, "why": one.why})
+            self._outcome.startup_files.append({"path": one.path, "why": one.why})
+        directory = self._request.directory
+        self._outcome.warnings += in_words(found, directory, complete=self._startup_files.complete)
+
+    def _counting(self) -> Counting | None:
+        """The counts of this run, where its policy counts anything."""
+        if not held_by_guard_alone(self._lent.confinement):
+            return None
+        from agentbox.engine.counting import Counting, Sizes
+        from agentbox.workspace.tree import Tree
+
+        top = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return Counting(self._request.policy, Sizes(Tree(top)))
+        finally:
+            os.close(top)
+
     async def _execute(self, box: LiveBox) -> int:
         listener = self._planned.outside.listener if self._planned.outside else box.channel
         if listener is not None:
-            self._recorder.listen(listener)
+            self._recorder.listen(listener, self._counting(), enforced=not self._request.observe)
         terminal = Terminal.of_this_process()
         watch = asyncio.create_task(box.watch_memory())
         relaying = None

@@ -8,12 +8,12 @@ at the files, and what was granted beyond them to processes that are still conne
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import time
 from typing import TYPE_CHECKING
 
+from agentbox.light import asyncio
 from agentbox.policy.decision import MAX_COUNTED_FILES
 from agentbox.policy.document import policies_of
 from agentbox.policy.paths import covers

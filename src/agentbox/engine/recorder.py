@@ -74,8 +74,8 @@ class Recorder:
         return dict(self._writer.counts)
 
     def listen(self, listener: socket.socket, counting: Counting | None = None, *, enforced: bool = True) -> None:
-        """Serve the guards that connect to a box's channel. `counting` is asked about what the policy counts; its
-        refusals are `enforced`, or only written down."""
+        """Serve the guards that connect to a box's channel. `counting` is asked about what the policy counts,
+        and closed at the end; its refusals are `enforced`, or only written down."""
         self._counting = counting
         self._enforced = enforced
         listener.setblocking(False)
@@ -120,6 +120,8 @@ class Recorder:
                 await asyncio.gather(*self._connections, return_exceptions=True)
         for connection in self._connections:
             connection.cancel()
+        if self._counting is not None:
+            await self._counting.close()
         if self._writer.failed:
             self._writer.close()
             return None

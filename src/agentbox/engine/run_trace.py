@@ -106,7 +106,6 @@ class RunTrace:
         self._request = request
         self.policy = policy
         self._recorder = Recorder(writer, self._failed, on_denial=self._claimed)
-        self._counting: Counting | None = None
         self._ended = False
         self.on_failure: Callable[[], None] = lambda: None
         self.denials: list[Denial] = []
@@ -122,7 +121,6 @@ class RunTrace:
 
     def listen(self, channel: socket.socket, counting: Counting) -> None:
         """Serve the guards of the box. `counting` is closed at the end."""
-        self._counting = counting
         self._recorder.listen(channel, counting)
 
     def withheld_file(self, path: str) -> None:
@@ -165,8 +163,6 @@ class RunTrace:
             return TraceHead(self._writer.head.count, self._writer.head.sha)
         self._ended = True
         head = await self._recorder.finish(exit_code, dict(details))
-        if self._counting is not None:
-            await self._counting.close()
         await asyncio.to_thread(self._traces.keep, self._request.owner, self._writer.run.id)
         if head is None:
             assert self._recorder.failure is not None
