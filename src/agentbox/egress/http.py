@@ -25,7 +25,6 @@ _REQUEST_LINE = re.compile(rb"(" + _TOKEN + rb"{1,64}) ([\x21-\x7e\x80-\xff]+) H
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-9][0-9][0-9])(?: [^\r\n]*)?\r?\n")
 # No part of it may match what its neighbour matches: a head of white space must not cost its length squared.
 _FIELD = re.compile(rb"(" + _TOKEN + rb"+):([^\x00-\x08\x0a-\x1f\x7f]*)\r\n")
-_ANSWER_FIELD = re.compile(rb"([^:\r\n]+):([^\r\n]*)\r?\n")
 _AUTHORITY = re.compile(rb"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 _ABSOLUTE = re.compile(rb"http://([^/?#]*)(?:[/?#]|\Z)", re.IGNORECASE)
 _LONE = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)|\x00")
@@ -159,12 +158,13 @@ def read_response_head(head: bytes, *, to_head: bool) -> ResponseHead | None:
         return ResponseHead(status, 0)
     lengths: set[bytes] = set()
     coding = None
-    for name, value in _ANSWER_FIELD.findall(head, line.end()):
+    for field in head[line.end() :].split(b"\n"):
+        name, _, value = field.partition(b":")
         lowered = name.lower()
         if lowered == b"content-length":
-            lengths.add(value.strip(b" \t"))
+            lengths.add(value.strip(b" \t\r"))
         elif lowered == b"transfer-encoding":
-            coding = value.strip(b" \t").lower()
+            coding = value.strip(b" \t\r").lower()
     if coding is not None:
         return ResponseHead(status, CHUNKED if coding.endswith(b"chunked") else UNTIL_CLOSE)
     if not lengths:

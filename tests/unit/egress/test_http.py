@@ -68,6 +68,8 @@ def test_end_of_a_head_is_found_however_it_is_cut() -> None:
 def test_head_of_white_space_is_read_in_time_that_grows_with_its_length() -> None:
     with pytest.raises(BadRequest):
         read_request_head(b"GET / HTTP/1.1\r\nA:" + b" \t" * 30_000 + b"\x01\r\n\r\n")
+    assert read_response_head(b"HTTP/1.1 204 No\r\n" + b"a" * 60_000 + b"\r\n\r\n", to_head=False) is not None
+    assert read_response_head(b"HTTP/1.1 200 OK\r\n" + b"a" * 60_000 + b"\r\n\r\n", to_head=False) is not None
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,8 @@ def test_chunked_body_ends_after_its_trailers_however_it_is_cut() -> None:
     "data",
     [
         b"GET / HTTP/1.1\r\n", b"GET /", b"POST http://a", b"CONNECT a:1", b"BREW x HTTP/1.1\r\n",
-        b"\r\n\r\nGET / HTTP/1.0\r\n", b" GET / HTTP/1.1\r\n", b"brew x http/1.1\r\n", b"GET  x\tHTTP/1.1\n", b"PRI * HTTP/2.0\r\n",
+        b"\r\n\r\nGET / HTTP/1.0\r\n", b" GET / HTTP/1.1\r\n", b"brew x http/1.1\r\n", b"GET  x\tHTTP/1.1\n",
+        b"PRI * HTTP/2.0\r\n",
     ],
 )  # fmt: skip
 def test_what_a_lenient_server_takes_for_http_begins_as_http(data: bytes) -> None:
