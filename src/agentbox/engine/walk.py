@@ -346,12 +346,13 @@ class Walk:
 
     async def _teardown(self, exit_code: int, details: dict[str, Any]) -> None:
         try:
-            if self._box is not None:
-                await self._box.destroy()
+            # Before the box, whose listeners it serves.
+            if self._way_out is not None:
+                await self._way_out.close()
         finally:
             try:
-                if self._way_out is not None:
-                    await self._way_out.close()
+                if self._box is not None:
+                    await self._box.destroy()
                 if self._trace is not None:
                     # A run that was ended has a sealed trace too; whatever made that impossible is being raised.
                     with contextlib.suppress(TraceError):
