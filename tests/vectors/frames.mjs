@@ -44,4 +44,10 @@ for (const { name, message, error = null } of vectors.requests) {
   const found = reason(() => requestOf(message));
   if (found !== error) wrong(name, found, error);
 }
+for (const { name, answer } of vectors.answers) {
+  count++;
+  const [read] = new FrameParser().feed(encode(answer));
+  if (!isDeepStrictEqual(read, answer)) wrong(name, read, answer);
+}
+
 console.log(count);

@@ -64,4 +64,6 @@ def test_answer_has_the_members_of_its_kind(vector: dict[str, Any]) -> None:
 def test_node_passes_the_same_vectors(node: str) -> None:
     script = Path(__file__).with_name("frames.mjs")
     done = subprocess.run([node, str(script)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(sum(len(VECTORS[group]) for group in ("streams", "hostile", "requests")))
+    assert done.stdout.strip() == str(
+        sum(len(VECTORS[group]) for group in ("streams", "hostile", "requests", "answers"))
+    )
