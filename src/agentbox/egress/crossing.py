@@ -7,7 +7,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from agentbox.egress import refusals
@@ -15,8 +15,10 @@ from agentbox.egress.conversation import Conversation, Refused
 from agentbox.egress.events import EgressEvent
 from agentbox.egress.http import BadRequest, RequestHead
 from agentbox.egress.opening import Opening
-from agentbox.egress.rules import EgressRules, Verdict
-from agentbox.egress.stream import Flow, Relay, Room
+from agentbox.egress.pipes import Room
+from agentbox.egress.rules import EgressRules
+from agentbox.egress.stream import Flow, Relay
+from agentbox.egress.target import Denied, Reached, Target, denial_of
 from agentbox.egress.tls import (
     ALERT_ACCESS_DENIED,
     ALERT_DECODE_ERROR,
@@ -25,7 +27,7 @@ from agentbox.egress.tls import (
     alert,
     begins_as_tls,
 )
-from agentbox.policy.hosts import is_loopback, normal_name, parse_address
+from agentbox.policy.hosts import normal_name, parse_address
 
 HELLO_SECONDS = 10.0
 HEAD_SECONDS = 60.0
@@ -35,43 +37,6 @@ DENIED_SECONDS = 1.0
 FAILED_SECONDS = 0.1
 LINGER_SECONDS = 2.0
 MAX_LINGER_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where a guest wants to go.
-
-    `host` is a name, an address in its usual spelling, or the path of a UNIX socket, whose `port` is None. `address` is
-    the literal address, None for a name.
-    """
-
-    host: str
-    port: int | None
-    address: str | None = None
-
-    def is_named(self, host: str) -> bool:
-        """Whether a host that a client names is this one; all names of the loopback are one."""
-        if host == self.host:
-            return True
-        return self.address is not None and _is_local(self.host) and _is_local(host)
-
-
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """A connection that was made: the socket, the address, and the host under whose rule that was allowed."""
-
-    end: socket.socket
-    host: str
-    address: str | None
-    verdict: Verdict
-
-
-class Denied(Exception):  # noqa: N818 - what happened
-    """Raised by a route that the rules close; `event` says which and why."""
-
-    def __init__(self, event: EgressEvent) -> None:
-        super().__init__(event.reason)
-        self.event = event
 
 
 class Owner(Protocol):
@@ -149,18 +114,20 @@ class Crossing(Relay):
         """The rules were changed: end what they do not allow any more."""
         if self.closed or self._denial is not None:
             return
-        rules = self._owner.rules
-        if self.target.port is None:
-            stands = rules.unix(self.target.host, counted=False).allowed
+        rules, target = self._owner.rules, self.target
+        if target.port is None:
+            verdict = rules.unix(target.host, counted=False)
         else:
-            host = self._reached.host if self._reached is not None else self.target.host
-            address = self._reached.address if self._reached is not None else None
-            stands = rules.stands(host, self.target.port, address)
-            if stands and self._inner is not None and self._inner.port is not None:
-                stands = rules.stands(self._inner.host, self._inner.port)
-        if not stands:
-            event = EgressEvent("net.connect", self.target.host, False, self.target.port)
-            self._owner.tell(replace(event, reason="the rules were changed while it was open"))
+            host, address = (
+                (target.host, None) if self._reached is None else (self._reached.host, self._reached.address)
+            )
+            verdict = rules.connect(host, target.port, address, counted=False)
+            if verdict.allowed and self._inner is not None and self._inner.port is not None:
+                target = self._inner
+                verdict = rules.connect(self._inner.host, self._inner.port, counted=False)
+        if not verdict.allowed:
+            reason = f"the rules were changed while it was open: {verdict.reason}"
+            self._owner.tell(denial_of(target, replace(verdict, reason=reason)))
             self.abort()
 
     def late(self) -> None:
@@ -306,7 +273,7 @@ class Crossing(Relay):
         if verdict.allowed and target.address is not None:
             return None
         if not verdict.allowed:
-            return _denial(shown, target.port, verdict)
+            return denial_of(Target(shown, target.port), verdict)
         reason = f"the TLS client asks {target.host} for {shown}"
         return EgressEvent(
             "net.connect", shown, False, target.port, reason=reason, hint="connect to the name that TLS asks for"
@@ -327,7 +294,8 @@ class Crossing(Relay):
 
     def _complain(self, reason: str) -> bytes:
         target = self._inner or self.target
-        self._owner.tell(EgressEvent("net.request", target.host, False, target.port, reason=reason))
+        hint = refusals.PLAIN_REQUEST
+        self._owner.tell(EgressEvent("net.request", target.host, False, target.port, reason=reason, hint=hint))
         return refusals.bad_request(reason)
 
     def _judge_request(self, request: RequestHead) -> None:
@@ -463,15 +431,3 @@ class Discard:
 
     def passed(self, size: int) -> None:
         """Nothing passes here."""
-
-
-def _is_local(host: str) -> bool:
-    address = parse_address(host)
-    return host == "localhost" if address is None else is_loopback(address)
-
-
-def _denial(host: str, port: int, verdict: Verdict) -> EgressEvent:
-    return EgressEvent(
-        "net.connect", host, False, port, rule=verdict.rule, rule_missing=verdict.rule_missing,
-        reason=verdict.reason, hint=verdict.hint,
-    )  # fmt: skip

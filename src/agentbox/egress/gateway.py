@@ -34,13 +34,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from agentbox.egress.attachment import Attachment, original_destination
-from agentbox.egress.crossing import Crossing, Denied, Reached, Target
+from agentbox.egress.crossing import Crossing
 from agentbox.egress.dialing import dial, dial_unix, finish, start
 from agentbox.egress.events import EgressEvent, OnEvent, Repeats
 from agentbox.egress.names import SyntheticNames, is_synthetic
+from agentbox.egress.pipes import Pipes, Room
 from agentbox.egress.resolver import Resolver
 from agentbox.egress.rules import EgressRules, Verdict
-from agentbox.egress.stream import Pipes, Relay, Room
+from agentbox.egress.stream import Relay
+from agentbox.egress.target import Denied, Reached, Target, denial_of
 from agentbox.egress.upstream import Upstream
 from agentbox.policy.hosts import parse_address
 
@@ -293,7 +295,7 @@ class Gateway:
         if verdict.allowed:
             self._go(guest, target, [host], verdict)
         else:
-            self._crossing(guest, target).deny(_denial(target, verdict))
+            self._crossing(guest, target).deny(denial_of(target, verdict))
 
     def _take_name(self, guest: socket.socket, target: Target) -> None:
         assert target.port is not None
@@ -310,7 +312,7 @@ class Gateway:
         if ahead.allowed:
             self._crossing(guest, target).begin(lambda: self._reach_name(target))
         else:
-            self._crossing(guest, target).deny(_denial(target, ahead))
+            self._crossing(guest, target).deny(denial_of(target, ahead))
 
     def _go(self, guest: socket.socket, target: Target, addresses: Sequence[str], verdict: Verdict) -> None:
         """Connect to addresses that were judged; to a single one at once, without a turn of the loop."""
@@ -335,7 +337,7 @@ class Gateway:
         verdicts = [(host, address, self.rules.connect(host, port, address, counted=False)) for host, address in routes]
         allowed = [(host, address) for host, address, verdict in verdicts if verdict.allowed]
         if not allowed:
-            self._crossing(guest, target).deny(_denial(target, verdicts[0][2]))
+            self._crossing(guest, target).deny(denial_of(target, verdicts[0][2]))
             return
         self._crossing(guest, target).begin(lambda: self._reach_loopback(target, allowed))
 
@@ -344,7 +346,7 @@ class Gateway:
         target = Target(path, None)
         verdict = self.rules.unix(path)
         if not verdict.allowed:
-            self._crossing(guest, target).deny(_denial(target, verdict))
+            self._crossing(guest, target).deny(denial_of(target, verdict))
             return
 
         async def reach() -> Reached:
@@ -377,7 +379,7 @@ class Gateway:
         verdict = self.rules.connect(host, port, first)
         if not verdict.allowed:
             verdict = replace(verdict, reason=f"{first}: {verdict.reason}")
-            raise Denied(_denial(target, verdict, first))
+            raise Denied(denial_of(target, verdict, first))
         return allowed, verdict
 
     async def _reach(self, addresses: Sequence[str], target: Target, verdict: Verdict) -> Reached:
@@ -391,7 +393,7 @@ class Gateway:
         for host, address in routes:
             verdict = self.rules.connect(host, target.port, address)
             if not verdict.allowed:
-                raise Denied(_denial(target, verdict, address))
+                raise Denied(denial_of(target, verdict, address))
             try:
                 end, _ = await dial([address], target.port)
             except (OSError, TimeoutError) as error:
@@ -443,10 +445,3 @@ async def _finish(reached: Reached) -> Reached:
 
 async def _raise(error: OSError) -> Reached:
     raise error
-
-
-def _denial(target: Target, verdict: Verdict, address: str | None = None) -> EgressEvent:
-    return EgressEvent(
-        "net.unix" if target.port is None else "net.connect", target.host, False, target.port, address, verdict.rule,
-        verdict.rule_missing, verdict.reason, verdict.hint,
-    )  # fmt: skip

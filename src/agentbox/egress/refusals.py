@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from agentbox.egress.events import EgressEvent
 
+PLAIN_REQUEST = "send HTTP/1.1 with one Host, CRLF line ends, and either Content-Length or chunked"
 _REASONS = {400: "Bad Request", 403: "Forbidden", 408: "Request Timeout", 502: "Bad Gateway"}
 
 
@@ -18,8 +19,7 @@ def denied(event: EgressEvent, *, head_only: bool = False) -> bytes:
 
 def bad_request(reason: str) -> bytes:
     """The HTTP answer to what could be read in more than one way."""
-    hint = "send HTTP/1.1 with one Host, CRLF line ends, and either Content-Length or chunked"
-    return _answer(400, {"error": "bad_request", "reason": reason, "hint": hint, "retry": False})
+    return _answer(400, {"error": "bad_request", "reason": reason, "hint": PLAIN_REQUEST, "retry": False})
 
 
 def too_slow() -> bytes:

@@ -10,6 +10,7 @@ import threading
 
 import pytest
 
+from agentbox.egress import crossing
 from tests.integration.egress.crossings import Crossings
 from tests.integration.egress.servers import Seen, echo_server, http_server, read_all, read_until, requests_in
 
@@ -407,3 +408,14 @@ def _send(end: socket.socket, data: bytes) -> None:
         end.sendall(data)
     except OSError:
         return
+
+
+def test_head_that_does_not_go_on_is_answered_with_a_408(crossings: Crossings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crossing, "HEAD_SECONDS", 0.05)
+    port, seen = begin(crossings)
+    client = crossings.connect("allowed.test", port)
+    client.sendall(get("allowed.test") + b"GET / HTTP/1.1\r\nHost")
+    answer = read_all(client)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1 408 " in answer
+    assert len(seen.requests) == 1

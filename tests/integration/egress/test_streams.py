@@ -366,3 +366,10 @@ def test_closing_the_gateway_resets_what_is_open(crossings: Crossings) -> None:
     with pytest.raises(ConnectionResetError):
         read_all(client)
     assert len(crossings.told("net.close")) == 1
+
+
+def test_client_that_is_denied_and_says_nothing_is_reset(crossings: Crossings) -> None:
+    crossings.start("allowed.test")
+    with pytest.raises(ConnectionResetError):
+        read_all(crossings.connect("127.0.0.9", 3306))
+    assert [event.host for event in crossings.told("net.connect", allowed=False)] == ["127.0.0.9"]

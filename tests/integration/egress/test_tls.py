@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from agentbox.egress import crossing
 from tests.integration.egress.crossings import Crossings
-from tests.integration.egress.servers import read_all, tls_client, tls_server
+from tests.integration.egress.servers import echo_server, read_all, tls_client, tls_server
 
 ASK = b"GET / HTTP/1.1\r\nHost: allowed.test\r\n\r\n"
 
@@ -127,3 +128,16 @@ def client_hello(name: str) -> bytes:
     with pytest.raises(ssl.SSLWantReadError):
         client.do_handshake()
     return outgoing.read()
+
+
+def test_hello_that_does_not_go_on_is_ended(crossings: Crossings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crossing, "HELLO_SECONDS", 0.05)
+    port, seen = crossings.serve(echo_server)
+    crossings.start("127.0.0.1")
+    client = crossings.connect("127.0.0.1", port)
+    client.sendall(client_hello("allowed.test")[:100])
+    with pytest.raises(ConnectionResetError):
+        read_all(client)
+    assert seen.requests == []
+    (denial,) = crossings.told("net.connect", allowed=False)
+    assert "in time" in denial.reason
