@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: MIT
+"""`python -m benchmarks.egress_attachments [--boxes N] [--rounds N] [--json FILE]`: what a box's way out costs.
+
+Two comparisons, each in one run: leasing an attachment from stock against making a network namespace with a veth pair
+(over netlink, no process started: the quickest that can be had that way; only as root), rounds interleaved; and the
+first box's connections, each with one question and one answer, while it is the only box and while many others are
+attached and run, one part after the other and back again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import statistics
+import struct
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from agentbox.egress.names import GATEWAY_IPV4
+from agentbox.egress.stock import AttachmentStock
+from agentbox.isolation.backend import LiveBox
+from agentbox.isolation.backends.jail import JailBackend
+from agentbox.isolation.boxes import Network
+from agentbox.isolation.facilities import Facilities
+from agentbox.linux import namespaces, netlink
+from agentbox.models import Confinement, Limits
+
+LIMITS = Limits(timeout_seconds=600, memory_mb=64, cpus=1.0, pids=16, disk_mb=8, max_output_bytes=1 << 16)
+MOST_OF_A_VETH_PAIR = 1 / 5
+MOST_OF_THE_FIRST = 1.3
+CONNECTIONS = 400
+PYTHON = "/usr/bin/python3"
+SLEEP = "/usr/bin/sleep"
+
+# Times connections; prints the median in microseconds.
+CLIENT = f"""
+import socket, statistics, time
+found = []
+for _ in range({CONNECTIONS}):
+    began = time.perf_counter()
+    with socket.create_connection(("192.0.2.1", 80)) as sock:
+        sock.sendall(b"question")
+        sock.recv(100)
+    found.append(time.perf_counter() - began)
+print(statistics.median(found) * 1e6)
+"""
+
+_RTM_NEWLINK = 16
+_IFLA_IFNAME, _IFLA_LINKINFO, _IFLA_NET_NS_FD = 3, 18, 28
+_INFO_KIND, _INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
+
+
+def veth_namespace(number: int) -> int:
+    """A namespace with `lo` and one end of a veth pair, both ends up; as a descriptor."""
+    made: list[int] = []
+
+    def make() -> None:
+        host = netlink.open_socket(netlink.NETLINK_ROUTE)
+        namespaces.unshare(namespaces.CLONE_NEWNET)
+        own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        interface = struct.pack("=BxHiII", 0, 0, 0, 1, 1)
+        peer = bytes(16) + netlink.text(_IFLA_IFNAME, "eth0")
+        peer += netlink.attribute(_IFLA_NET_NS_FD, struct.pack("=i", own))
+        data = netlink.nested(_INFO_DATA, netlink.attribute(_VETH_INFO_PEER, peer))
+        payload = interface + netlink.text(_IFLA_IFNAME, f"ab{os.getpid()}.{number}")
+        payload += netlink.nested(_IFLA_LINKINFO, netlink.text(_INFO_KIND, "veth"), data)
+        flags = netlink.NLM_F_ACK | netlink.NLM_F_CREATE | netlink.NLM_F_EXCL
+        with host, netlink.open_socket(netlink.NETLINK_ROUTE) as inside:
+            netlink.converse(host, [netlink.Message("make a veth pair", _RTM_NEWLINK, flags, payload)])
+            up = netlink.Message(
+                "set it up", _RTM_NEWLINK, netlink.NLM_F_ACK, interface + netlink.text(_IFLA_IFNAME, "eth0")
+            )
+            netlink.converse(inside, [netlink.loopback_up(), up])
+        made.append(own)
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    return made[0]
+
+
+async def leasing(rounds: int) -> dict[str, float]:
+    """Median microseconds of a lease from stock and, as root, of a namespace with a veth pair."""
+    leases, pairs, made = [], [], []
+    async with AsyncExitStack() as stack:
+        stock = AttachmentStock(2)
+        stack.push_async_callback(stock.close)
+        empty = AttachmentStock(0)
+        stack.push_async_callback(empty.close)
+        (await empty.lease()).close()
+        for at in range(rounds):
+            await stock.fill()
+            began = time.perf_counter()
+            attachment = await stock.lease()
+            leases.append(time.perf_counter() - began)
+            attachment.close()
+            # What is made in its place must not be made meanwhile.
+            await stock.fill()
+            began = time.perf_counter()
+            attachment = await empty.lease()
+            made.append(time.perf_counter() - began)
+            attachment.close()
+            if os.geteuid() == 0:
+                began = time.perf_counter()
+                namespace = veth_namespace(at)
+                pairs.append(time.perf_counter() - began)
+                os.close(namespace)
+    found = {"lease_us": _median_us(leases), "made_when_asked_us": _median_us(made)}
+    if pairs:
+        found |= {"veth_us": _median_us(pairs), "lease_to_veth": statistics.median(leases) / statistics.median(pairs)}
+    return found
+
+
+async def many_boxes(count: int, rounds: int) -> dict[str, float]:
+    """Median microseconds of the first box's connections, alone and beside `count` - 1 others."""
+    async with AsyncExitStack() as stack:
+        facilities = await Facilities.open()
+        stack.push_async_callback(facilities.close)
+        stock = AttachmentStock(2)
+        stack.push_async_callback(stock.close)
+        first = await _attached_box(stack, facilities, stock)
+        alone = [await _ask(first) for _ in range(rounds)]
+        async with AsyncExitStack() as others:
+            for _ in range(count - 1):
+                box = await _attached_box(others, facilities, stock)
+                await box.start([SLEEP, "600"], {}, box.workspace_path, _nothing(others))
+            beside = [await _ask(first) for _ in range(rounds)]
+        again = [await _ask(first) for _ in range(rounds)]
+    reference = statistics.median(alone + again)
+    return {
+        "boxes": count,
+        "alone_us": reference,
+        "beside_us": statistics.median(beside),
+        "beside_to_alone": statistics.median(beside) / reference,
+    }
+
+
+async def _attached_box(stack: AsyncExitStack, facilities: Facilities, stock: AttachmentStock) -> LiveBox:
+    attachment = await stock.lease()
+    stack.callback(attachment.close)
+    network = Network(attachment.namespace_fd, attachment.user_namespace_fd, GATEWAY_IPV4)
+    box = await JailBackend(facilities).launch(Confinement(LIMITS), network=network)
+    stack.push_async_callback(box.destroy)
+    serving = [asyncio.create_task(_answer(listener)) for listener in attachment.stream_listeners]
+    stack.push_async_callback(_cancelled, serving)
+    return box
+
+
+async def _answer(listener: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        connection, _ = await loop.sock_accept(listener)
+        with connection:
+            await loop.sock_recv(connection, 100)
+            await loop.sock_sendall(connection, b"answer")
+
+
+async def _cancelled(tasks: Iterable[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _ask(box: LiveBox) -> float:
+    read, write = os.pipe()
+    async with AsyncExitStack() as stack:
+        null, _, error = _nothing(stack)
+        ended = await box.start([PYTHON, "-I", "-S", "-c", CLIENT], {}, box.workspace_path, [null, write, error])
+        os.close(write)
+        with os.fdopen(read) as file:
+            output = await asyncio.to_thread(file.read)
+        await ended
+    return float(output)
+
+
+def _nothing(stack: AsyncExitStack) -> list[int]:
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    stack.callback(os.close, null)
+    return [null, null, null]
+
+
+def _median_us(seconds: list[float]) -> float:
+    return statistics.median(seconds) * 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time attachments: in stock, made when asked for, and many at once.")
+    parser.add_argument("--rounds", type=int, default=100, help="leases, each beside a veth pair (default 100)")
+    parser.add_argument("--boxes", type=int, default=300, help="attached boxes at once (default 300)")
+    parser.add_argument("--json", type=Path, help="where the numbers go as JSON")
+    options = parser.parse_args()
+    found = asyncio.run(leasing(options.rounds)) | asyncio.run(many_boxes(options.boxes, 5))
+    for name, value in found.items():
+        print(f"{name:24} {value:12.3f}")
+    for name, most in (("lease_to_veth", MOST_OF_A_VETH_PAIR), ("beside_to_alone", MOST_OF_THE_FIRST)):
+        if name in found:
+            print(f"{name}: {'held' if found[name] <= most else 'NOT held'} (at most {most})")
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
