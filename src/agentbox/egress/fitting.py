@@ -19,6 +19,7 @@ on 127.0.0.1 is its own. GUEST_* is the address that a program finds when it ask
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import socket
 from dataclasses import dataclass, field
@@ -90,7 +91,7 @@ def fit_out() -> Fitted:
             fitted.dns_streams.append(_listener(gateway, DNS_PORT))
             fitted.dns_datagrams.append(_bound(gateway, DNS_PORT, socket.SOCK_DGRAM))
         fitted.netfilter = netlink.open_socket(netlink.NETLINK_NETFILTER)
-        netlink.converse(fitted.netfilter, rules(ipv6=fitted.ipv6).transaction())
+        netlink.converse(fitted.netfilter, rules(ipv6=fitted.ipv6))
         # Last: until now there was no route for the guest of a container that runs already.
         netlink.converse(route, [netlink.everything_is_local(guest) for _, guest in addresses])
     return fitted
@@ -108,8 +109,9 @@ def loopback_listeners(port: int) -> list[socket.socket]:
     return made
 
 
-def rules(*, ipv6: bool) -> nft.Table:
-    """The table of a namespace."""
+@functools.cache
+def rules(*, ipv6: bool) -> list[netlink.Message]:
+    """The transaction that makes the table of a namespace. Always the same, and known to forks of who asked once."""
     table = nft.Table(_TABLE, nft.FAMILY_INET)
     families = [
         (socket.AF_INET, GATEWAY_IPV4, (b"\x7f", _packed(GUEST_IPV4))),
@@ -152,7 +154,7 @@ def rules(*, ipv6: bool) -> nft.Table:
     for protocol in (nft.ICMP, nft.ICMPV6):
         table.rule("kept", nft.protocol_is(protocol), nft.drop())
     table.rule("kept", nft.count(_DROPPED), nft.drop())
-    return table
+    return table.transaction()
 
 
 def _turn_systemd(table: nft.Table, protocol: int) -> None:
@@ -178,7 +180,7 @@ def _enable_ipv6(notes: list[str]) -> bool:
     try:
         socket.socket(socket.AF_INET6, socket.SOCK_STREAM).close()
         for path in _IPV6_SWITCHES:
-            if _get(path) != "0":
+            if _get(path) != b"0":
                 _set(path, "0")
     except OSError as error:
         notes.append(f"no IPv6: the host has it switched off ({error.strerror}); boxes use IPv4")
@@ -186,9 +188,12 @@ def _enable_ipv6(notes: list[str]) -> bool:
     return True
 
 
-def _get(path: str) -> str:
-    with open(f"/proc/sys/{path}", encoding="ascii") as file:
-        return file.read().strip()
+def _get(path: str) -> bytes:
+    fd = os.open(f"/proc/sys/{path}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 64).strip()
+    finally:
+        os.close(fd)
 
 
 def _set(path: str, value: str) -> None:

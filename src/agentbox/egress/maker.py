@@ -35,8 +35,9 @@ def main() -> None:
     from agentbox.egress import fitting
     from agentbox.linux import process
 
-    # Loaded once, for all forks.
-    del fitting
+    # Once, for all forks.
+    for ipv6 in (True, False):
+        fitting.rules(ipv6=ipv6)
     process.show_as("agentbox-attachments")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
