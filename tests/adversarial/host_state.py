@@ -17,9 +17,9 @@ from tests.running_server import RunningServer
 PATIENCE_SECONDS = 20.0
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
+def until(condition: Callable[[], bool], what: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
     """Wait for something that must become true soon; fails with the words of `what`."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + patience_seconds
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
