@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.adversarial.host_state import until
-from tests.policy_run import AGENTBOX, Project, new_project
+from tests.policy_run import AGENTBOX, SYSTEM_PATH, Project, new_project
 
 pytestmark = pytest.mark.linux
 
@@ -520,3 +520,20 @@ def test_processes_of_a_run_share_the_bytes_below_a_cap(project: Project, option
     done = project.python(code, options=options)
     assert done.text.splitlines()[0] == "0 1 0", done.stderr
     assert set(done.denials("write", "supervisor")) == {f"{project.directory}/out/b"}
+
+
+@pytest.mark.parametrize("options", [(), ("--isolation", "guard")])
+def test_a_rule_means_the_program_behind_a_version_managers_shim(project: Project, options: tuple[str, ...]) -> None:
+    manager = project.directory.parent / ".pyenv"
+    (manager / "versions/3.11/bin").mkdir(parents=True)
+    (manager / "versions/3.11/bin/python3").symlink_to("/usr/bin/python3")
+    (manager / "version").write_text("3.11\n")
+    (manager / "shims").mkdir()
+    (manager / "shims/python3").write_text("#!/bin/sh\necho the manager itself ran\n")
+    (manager / "shims/python3").chmod(0o755)
+    project.policy("exec: python3")
+    code = "import subprocess; subprocess.run(['python3', '-c', 'print(1 + 1)'], check=True)"
+    path = {"PATH": f"{manager}/shims:{SYSTEM_PATH}"}
+    done = project.run("python3", "-c", code, options=options, environment=path)
+    assert done.text.splitlines()[0] == "2", done.stderr
+    assert done.denials() == done.denials("exec", "guest") == []

@@ -578,3 +578,26 @@ def test_a_ceiling_over_a_backend_without_a_wall_stops_the_start(tmp_path: Path)
         "serve", "--port", "0", "--backend", "subprocess", "--allow-unisolated", environment=environment, timeout=60
     )
     assert_is_told_what_to_do(done, 2, "AGENTBOX_POLICY_CEILING", "no wall")
+
+
+NODE_CHILD = """
+const fs = require('fs');
+
+function attempt(act) { try { console.log(act()); } catch (error) { console.log(error.message.split('\\n')[0]); } }
+"""
+
+
+def test_a_guard_in_node_counts_with_the_host_too(client: httpx.Client) -> None:
+    code = NODE_CHILD + (
+        "attempt(() => fs.readFileSync('key', 'utf8')); attempt(() => fs.readFileSync('key', 'utf8'));\n"
+        "attempt(() => { fs.writeFileSync('out/a', 'x'.repeat(700)); return 'wrote'; });\n"
+        "attempt(() => { fs.writeFileSync('out/b', 'x'.repeat(700)); return 'wrote'; });\n"
+    )
+    body = run(client, code, "read-once: ./key\nwrite: ./out max=1KB", language="node", files={"key": "SECRET"})
+    assert body["stdout"].splitlines() == [
+        "SECRET",
+        "agentbox: policy denies read /work/key",
+        "wrote",
+        "agentbox: policy denies write /work/out/b",
+    ]
+    assert body["enforcement"]["filesystem"] == "interpreter"

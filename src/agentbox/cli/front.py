@@ -117,12 +117,13 @@ def _run(options: Options, launcher: tuple[Forked, socket.socket] | None) -> int
                 light.choose()
             from agentbox.engine.agent_run import AgentRequest, run_agent
             from agentbox.engine.policy_world import HostFiles
+            from agentbox.engine.search_path import with_plain_path
 
             request = AgentRequest(
                 argv=options.command,
                 policy=policy,
                 directory=directory,
-                environment=process_environment(),
+                environment=with_plain_path(process_environment(), directory),
                 limits=limits,
                 trace=options.trace,
                 isolation="jail" if options.walled else "guard",

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import stat
 
+from agentbox.engine.search_path import trusted_path
 from agentbox.errors import PolicyError
 from agentbox.policy.parser import parse
 from agentbox.policy.text import MAX_TEXT_CHARACTERS
@@ -68,10 +69,11 @@ def read_policy_file(path: str) -> bytes:
 
 
 class Programs:
-    """The programs of this host. `path` are the trusted directories, default those of PATH that are absolute."""
+    """The programs of this host. `path` are the trusted directories, default those of PATH that are absolute, without
+    shims."""
 
     def __init__(self, path: tuple[str, ...] | None = None) -> None:
-        found = tuple(os.get_exec_path()) if path is None else path
+        found = trusted_path() if path is None else path
         self._path = tuple(directory for directory in found if directory.startswith("/"))
 
     def find(self, name: str) -> str | None:
