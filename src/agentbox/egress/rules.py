@@ -65,19 +65,27 @@ class EgressRules:
         policy: AnyPolicy | None,
         allowlist: Sequence[str] | None = None,
         *,
+        operator: Sequence[str] | None = None,
+        public_only: bool = False,
         is_own: Callable[[str], bool] = is_own_address,
         clock: Callable[[], float] = time.monotonic,
     ) -> EgressRules:
         """The rules of a policy, of an allowlist of `host[:port]` entries, or of both; of neither, nothing is allowed.
 
-        Of several policies in one the first is the run's own, the others are its operator's. `is_own` tells this
-        machine's addresses, `clock` gives seconds. Raises ValueError that names an entry which is no host.
+        Of several policies in one the first is the run's own, the others are its operator's. `operator` is a list of
+        entries that must allow too, and with `public_only` no rule opens a private address, a port of this machine or a
+        UNIX socket. `is_own` tells this machine's addresses, `clock` gives seconds. Raises ValueError that names an
+        entry which is no host.
         """
         policies = [] if policy is None else list(policies_of(policy))
         sources = ["policy", *["operator"] * (len(policies) - 1)][: len(policies)]
         if allowlist is not None or not policies:
             policies.append(Policy(tuple(_entries(allowlist or ()))))
             sources.append(ALLOWLIST)
+        for entries in (operator, ("*",) if public_only else None):
+            if entries is not None:
+                policies.append(Policy(tuple(_rules(entries))))
+                sources.append("operator")
         return cls(Conjunction(tuple(policies)), sources, is_own=is_own, clock=clock)
 
     def resolve(self, name: str) -> Verdict:
@@ -202,5 +210,9 @@ def _host_text(host: str) -> str:
 
 
 def _entries(allowlist: Iterable[str]) -> Iterator[Rule]:
-    for number, entry in enumerate(parse_allowlist(tuple(allowlist)), 1):
+    yield from _rules(parse_allowlist(tuple(allowlist)))
+
+
+def _rules(entries: Iterable[str]) -> Iterator[Rule]:
+    for number, entry in enumerate(entries, 1):
         yield read_rule(Value(entry, Place(ALLOWLIST, number), entry), _NOWHERE, False)

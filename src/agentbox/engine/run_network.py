@@ -11,7 +11,7 @@ from agentbox.errors import PolicyError
 from agentbox.policy.allowlist import effective_allowlist
 from agentbox.policy.document import intersect, policies_of
 from agentbox.policy.hosts import is_loopback
-from agentbox.policy.rule import HostTarget, Rule
+from agentbox.policy.rule import HostTarget, Rule, UnixTarget
 from agentbox.records import dataclass
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def decide_network(
     """
     operator = settings.egress_allowlist
     allowlist = effective_allowlist(requested, operator)
-    permitted = operator is not None or settings.allow_request_egress or any(net_grants(ceiling))
+    limited = operator is not None or any(net_grants(ceiling))
+    permitted = limited or settings.allow_request_egress
     grant = next(net_grants(asked), None)
     if not permitted:
         if grant is not None:
@@ -57,10 +58,27 @@ def decide_network(
     if asked is None and ceiling is None and narrowed is None:
         return RunNetwork(None, ())
     policy: AnyPolicy | None = intersect(asked, ceiling) if asked and ceiling else asked or ceiling
-    rules = EgressRules.of(policy, narrowed)
+    # Callers whom no list and no ceiling limits may name any public host, and nothing of this machine or its networks.
+    rules = EgressRules.of(policy, narrowed, operator=operator, public_only=not limited)
     if not rules:
         return RunNetwork(None, allowlist, (NO_RULE,) if requested and policy is not None else ())
-    return RunNetwork(rules, allowlist, tuple(portless_loopback(policy, narrowed or ())))
+    warnings = [*portless_loopback(policy, narrowed or ()), *_useless(rules, asked, requested or ())]
+    return RunNetwork(rules, allowlist, tuple(warnings))
+
+
+def _useless(rules: EgressRules, asked: Policy | None, requested: Sequence[str]) -> Iterator[str]:
+    """Warnings for what a request names on this machine and the operator does not."""
+    for rule in net_grants(asked):
+        target = rule.target
+        path = target.path if isinstance(target, UnixTarget) else None
+        if isinstance(target, UnixTarget) and (path is None or path.path not in rules.unix_paths):
+            yield f"`{rule.text}` opens nothing: only the operator's own policy can name a socket of the server"
+        if isinstance(target, HostTarget) and _is_loopback(target) and target.port not in (None, *rules.loopback_ports):
+            yield f"`{rule.text}` opens nothing: the operator does not allow this port of the server"
+    for entry in requested:
+        host, _, port = entry.partition(":")
+        if host.lower() in ("localhost", "127.0.0.1") and port and int(port) not in rules.loopback_ports:
+            yield f"egress_allowlist: {entry} opens nothing: the operator does not allow this port of the server"
 
 
 def net_grants(policy: AnyPolicy | None) -> Iterator[Rule]:

@@ -11,7 +11,7 @@ from agentbox.models import Confinement, FileDenial, FileGrant, Layer, ProgramRu
 from agentbox.policy.document import policies_of
 from agentbox.policy.paths import covers, is_below, upwards
 from agentbox.policy.protected import LAST_PARTS, why_protected
-from agentbox.policy.rule import ExecTarget, HostTarget, PathTarget, UnixTarget
+from agentbox.policy.rule import ExecTarget, PathTarget
 from agentbox.records import replace
 
 TYPE_CHECKING = False
@@ -96,8 +96,6 @@ class _Files:
         for rule in policy.rules:
             if isinstance(rule.target, PathTarget) and rule.deny:
                 files._deny(rule, rule.target, writable)
-            elif isinstance(rule.target, (HostTarget, UnixTarget)) and rule.target.rate is not None:
-                files.interpreter_only.append(rule.text)
         files._widen()
         files._keep_own(writable)
         if policy.protects:

@@ -57,10 +57,8 @@ def layer_of(rule: Rule) -> str:
         return "interpreter"
     if isinstance(target, PathTarget):
         return "interpreter" if target.pattern or target.max_bytes is not None else "kernel"
-    if isinstance(target, HostTarget):
+    if isinstance(target, (HostTarget, UnixTarget)):
         return "gateway"
-    if isinstance(target, UnixTarget):
-        return "interpreter" if target.rate is not None else "kernel"
     return "kernel" if rule.verb == "exec" else "supervisor"
 
 

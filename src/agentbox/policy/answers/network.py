@@ -23,7 +23,7 @@ _NO_PORT = Decision(False, None, "gateway", "a connection has a port from 1 to 6
 _NO_RULE = Decision(False, None, "gateway", "no `net:` rule names it")
 _SPECIAL = Decision(False, None, "gateway", "it is a private, local or reserved address, which a rule must name itself")
 _OWN = Decision(False, None, "gateway", "it is an address of this machine, which a rule must name itself")
-_NO_SOCKET = Decision(False, None, "kernel", "no `net: unix:` rule names it")
+_NO_SOCKET = Decision(False, None, "gateway", "no `net: unix:` rule names it")
 _LOCAL_NAME = "localhost"
 
 
