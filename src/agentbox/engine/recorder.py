@@ -62,7 +62,7 @@ class Recorder:
         self._enforced = True
         self._on_denial = on_denial
         self._next_holder = 0
-        self._repeated: dict[tuple[int, bytes], Prepared] = {}
+        self._repeated: dict[tuple[int, bytes], tuple[Prepared, frames.Request]] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
         self._ticking = asyncio.create_task(self._tick())
@@ -173,13 +173,13 @@ class Recorder:
                     answers = []
                     try:
                         for body in parser.bodies(data):
-                            ready = self._repeated.get((pid, body))
-                            if ready is not None:
-                                self._add(ready)
+                            known = self._repeated.get((pid, body))
+                            if known is not None:
+                                self._add(*known)
                                 continue
                             request = frames.request_of(frames.message_of(body))
-                            if request.kind == "observe" and not request.ack and request.args.get("once") is not True:
-                                self._observed(pid, body, request)
+                            if _is_one_way(request):
+                                self._told(pid, body, request)
                                 continue
                             answer = await self._taken(request, pid, holder)
                             if request.ack:
@@ -203,10 +203,10 @@ class Recorder:
             if self._counting is not None:
                 self._counting.release(holder)
 
-    def _observed(self, pid: int, body: bytes, request: frames.Request) -> None:
+    def _told(self, pid: int, body: bytes, request: frames.Request) -> None:
         """Record what needs no answer and is not counted. The same frame may come again."""
         ready = prepared(
-            "observe",
+            "deny" if request.kind == "deny" else "observe",
             request.op,
             request.args,
             result=request.result,
@@ -217,8 +217,8 @@ class Recorder:
         if len(body) <= _MAX_REPEATED_BYTES:
             if len(self._repeated) >= _MAX_REPEATED:
                 self._repeated.clear()
-            self._repeated[pid, body] = ready
-        self._add(ready)
+            self._repeated[pid, body] = ready, request
+        self._add(ready, request)
 
     async def _taken(self, request: frames.Request, pid: int, holder: int) -> dict[str, Any]:
         """Record and count one request; the members of its answer besides `id`."""
@@ -279,12 +279,16 @@ class Recorder:
             self._failed(error)
             return None
 
-    def _add(self, ready: Prepared) -> None:
-        if self.failure is None:
-            try:
-                self._writer.add(ready)
-            except TraceError as error:
-                self._failed(error)
+    def _add(self, ready: Prepared, request: frames.Request) -> None:
+        if self.failure is not None:
+            return
+        try:
+            index = self._writer.add(ready)
+        except TraceError as error:
+            self._failed(error)
+            return
+        if ready.kind == "deny":
+            self._on_denial(request.op, request.args, index)
 
     def _flush(self) -> None:
         try:
@@ -296,3 +300,8 @@ class Recorder:
         if self.failure is None:
             self.failure = error
             self._on_failure(error)
+
+
+def _is_one_way(request: frames.Request) -> bool:
+    """Whether a claim needs no answer and is not counted."""
+    return request.kind in ("observe", "deny") and not request.ack and request.args.get("once") is not True
