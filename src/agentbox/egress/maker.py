@@ -124,8 +124,14 @@ def _answer(owner: socket.socket, request: dict[str, Any], held: list[tuple[str,
 
     notes: list[str] = []
     if request["do"] == "listen":
-        for port in request["ports"]:
-            held += ((str(port), sock.detach()) for sock in fitting.loopback_listeners(port))
+        try:
+            for port in request["ports"]:
+                held += ((str(port), sock.detach()) for sock in fitting.loopback_listeners(port))
+        except OSError:
+            # All or none, by the time that the owner hears of it.
+            for _, fd in held:
+                os.close(fd)
+            raise
     else:
         fitted = fitting.fit_out()
         notes = fitted.notes

@@ -15,6 +15,7 @@ from agentbox.isolation.plan import (
     GuardView,
     HostView,
     agent_plan,
+    attached_plan,
     jail_plan,
     unisolated_plan,
     watched_plan,
@@ -164,3 +165,19 @@ def test_a_guard_is_shown_read_only_and_has_a_channel() -> None:
     held = watched_plan(plan, Confinement(LIMITS, policy_sha256="0"), ("/usr/bin/python3", ()), guard)
     assert held.binds[-1] == ("/state/guards/1", "/run/agentbox/guard")
     assert held.channel == "/run/agentbox/channel"
+
+
+def test_a_box_that_joins_a_network_asks_its_name_server_and_is_otherwise_the_same() -> None:
+    plan = PLANS["jail_with_cgroup"]
+    attached = attached_plan(plan, name_server="198.18.0.1", through_user_namespace=False, unix_listeners=("/run/s",))
+    assert (attached.joins, attached.unix_listeners) == (("network",), ("/run/s",))
+    assert dict(attached.files)["/etc/resolv.conf"] == "nameserver 198.18.0.1\n"
+    assert dict(plan.files)["/etc/resolv.conf"] == ""
+    unchanged = dataclasses.replace(attached, joins=(), unix_listeners=(), files=plan.files)
+    assert unchanged == plan
+    assert sorted(path for path, _ in attached.files) == sorted(path for path, _ in plan.files)
+
+
+def test_an_ordinary_user_s_network_is_entered_through_its_user_namespace() -> None:
+    plan = attached_plan(PLANS["jail_without_cgroup"], name_server="198.18.0.1", through_user_namespace=True)
+    assert plan.joins == ("user", "network")
