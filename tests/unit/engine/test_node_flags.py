@@ -10,10 +10,12 @@ import pytest
 
 from agentbox.engine.policy_world import read_policy
 from agentbox.guest.injection import guard_directory
-from agentbox.guest.node_flags import NodeGrants, node_grants, permission_flags, read_version, version_of
+from agentbox.engine.node_flags import NodeGrants, node_grants, permission_flags, read_version, version_of
 from tests.nodes import version
-from tests.unit.guest.conftest import SECRET
+from tests.unit.guest.conftest import SECRET, host, node
 from tests.unit.guest.guarded import Host
+
+__all__ = ["host", "node"]
 
 GRANTS = NodeGrants(reads=("/p/data",), writes=("/p/out",), programs=True)
 
