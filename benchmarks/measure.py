@@ -37,7 +37,7 @@ def measure(cases: Mapping[str, Case], baseline: str, rounds: int, seed: int = 1
     shuffle = random.Random(seed).shuffle
     times: dict[str, list[float]] = {name: [] for name in cases}
     for round_number in range(rounds + 1):
-        _progress(f"round {round_number} of {rounds}")
+        progress(f"round {round_number} of {rounds}")
         shuffle(order)
         for name in order:
             begin = time.perf_counter()
@@ -45,7 +45,7 @@ def measure(cases: Mapping[str, Case], baseline: str, rounds: int, seed: int = 1
             elapsed = (time.perf_counter() - begin) * 1000 / cases[name].runs
             if round_number:
                 times[name].append(elapsed)
-    _progress("")
+    progress("")
     base = statistics.median(times[baseline])
     return [_row(name, values, base) for name, values in times.items()]
 
@@ -63,7 +63,8 @@ def table(rows: list[Row], baseline: str) -> str:
     return "\n".join(lines)
 
 
-def _progress(text: str) -> None:
+def progress(text: str) -> None:
+    """Rewrite one line on stderr, where that is a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{text}")
         sys.stderr.flush()
