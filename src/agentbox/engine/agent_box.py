@@ -158,7 +158,7 @@ class AgentBox:
         """Node's own permissions where no wall stands behind its guard, in versions that have them."""
         if self._view.kind != "node":
             return []
-        from agentbox.guest.node_flags import node_grants, permission_flags, version_of
+        from agentbox.engine.node_flags import node_grants, permission_flags, version_of
 
         own = (str(self._guard), outside.channel, outside.policy)
         reads = (*self._view.shown, *own, *((os.path.dirname(entry),) if entry else ()))
