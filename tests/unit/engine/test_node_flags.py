@@ -8,9 +8,9 @@ import os
 
 import pytest
 
+from agentbox.engine.node_flags import NodeGrants, node_grants, permission_flags, read_version, version_of
 from agentbox.engine.policy_world import read_policy
 from agentbox.guest.injection import guard_directory
-from agentbox.engine.node_flags import NodeGrants, node_grants, permission_flags, read_version, version_of
 from tests.nodes import version
 from tests.unit.guest.conftest import SECRET, host, node
 from tests.unit.guest.guarded import Host
