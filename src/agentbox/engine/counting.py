@@ -98,7 +98,7 @@ class Counting:
         async with self._one_at_a_time:
             caps = [cap for cap in self._caps if covers(cap.target, path)]
             for cap in caps:
-                if why := await cap.why_not(str(identity), size):
+                if why := await cap.why_not(str(identity), size, holder):
                     return 0, why
             granted = min((size + cap.ahead(str(identity), size) for cap in caps), default=size)
             for cap in caps:
@@ -131,9 +131,11 @@ class _Cap:
         self._looked = False
         self._not_before = 0.0
 
-    async def why_not(self, identity: str, size: int) -> str:
+    async def why_not(self, identity: str, size: int, holder: int) -> str:
         """Why a file may not have `size` bytes, '' when it may."""
-        if not self._looked and (why := await self._look_again()):
+        # A process asks about a file for the first time: what programs without a guard wrote meanwhile counts too.
+        begins = holder not in self._held.get(identity, {}) and time.monotonic() >= self._not_before
+        if (begins or not self._looked) and (why := await self._look_again()):
             return why
         if self._fits(identity, size):
             return ""
