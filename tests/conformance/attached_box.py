@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict
 
 from agentbox.egress.attachment import Attachment, original_destination
@@ -85,6 +85,7 @@ if "closed" not in sys.argv:
     attempt("forwarded", lambda: wanted("127.0.0.1", FORWARDED))
     attempt("forwarded_ipv6", lambda: wanted("::1", FORWARDED, socket.AF_INET6))
     attempt("unix", lambda: unix(UNIX))
+    attempt("unix_of_the_host", lambda: unix(LENT))
     attempt("not_listening", lambda: wanted("127.0.0.1", 9))
     for port in (53, 80, 9999):
         attempt("own_%d" % port, lambda: own_server("127.0.0.1", port))
@@ -148,11 +149,14 @@ async def answer(sock: socket.socket) -> None:
         sock.sendto(asked[:2] + b"\x81\x80" + counts + question + (record if for_ipv4 else b""), peer)
 
 
-async def run(box: LiveBox, python: str, *arguments: str) -> dict[str, object]:
+async def run(box: LiveBox, python: str, lent: str, *arguments: str) -> dict[str, object]:
     read, write = os.pipe()
     null = os.open(os.devnull, os.O_RDWR)
     ended = await box.start(
-        [python, "-I", "-c", f"{FORWARDED=}\n{UNIX=}\n{GUEST}", *arguments], {}, box.workspace_path, [null, write, 2]
+        [python, "-I", "-c", f"{FORWARDED=}\n{UNIX=}\nLENT={lent!r}\n{GUEST}", *arguments],
+        {},
+        box.workspace_path,
+        [null, write, 2],
     )
     os.close(write)
     os.close(null)
@@ -163,11 +167,23 @@ async def run(box: LiveBox, python: str, *arguments: str) -> dict[str, object]:
     return found
 
 
-async def guest(facilities: Facilities, stock: AttachmentStock) -> None:
+@contextlib.contextmanager
+def service_of_the_host() -> Iterator[str]:
+    """The path of a socket that a process of the host listens at."""
+    with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listener:
+        # Lent as it is: the box's own user must be able to go there.
+        os.chmod(directory, 0o755)
+        listener.bind(f"{directory}/socket")
+        listener.listen()
+        yield f"{directory}/socket"
+
+
+async def guest(facilities: Facilities, stock: AttachmentStock, lent: str) -> None:
     python = INTERPRETERS["python"].find(sys.executable)
     attachment = await stock.lease()
     box = await JailBackend(facilities).launch(
-        Confinement(LIMITS, python.directories), network=network_of(attachment, UNIX)
+        Confinement(LIMITS, (*python.directories, os.path.dirname(lent))),
+        network=network_of(attachment, UNIX, lent),
     )
     ports = await attachment.open_loopback_ports([FORWARDED])
     serving = [asyncio.create_task(tell(listener, "")) for listener in attachment.stream_listeners]
@@ -176,7 +192,7 @@ async def guest(facilities: Facilities, stock: AttachmentStock) -> None:
     serving += [asyncio.create_task(tell(listener, "forwarded")) for listener in ports[FORWARDED]]
     serving += [asyncio.create_task(tell(listener, path)) for path, listener in box.unix_listeners.items()]
     before = attachment.dropped()
-    served = await run(box, python.path)
+    served = await run(box, python.path, lent)
     dropped = attachment.dropped() - before
     for task in serving:
         task.cancel()
@@ -184,7 +200,7 @@ async def guest(facilities: Facilities, stock: AttachmentStock) -> None:
     for listener in ports[FORWARDED]:
         listener.close()
     attachment.close()
-    closed = await run(box, python.path, "closed")
+    closed = await run(box, python.path, lent, "closed")
     await box.destroy()
     refused = ""
     attachment = await stock.lease()
@@ -195,14 +211,18 @@ async def guest(facilities: Facilities, stock: AttachmentStock) -> None:
     except ConfinementError as error:
         refused = error.message
     attachment.close()
-    print(json.dumps({"served": served, "dropped": dropped, "closed": closed, "refused": refused}))
+    print(json.dumps({"lent": lent, "served": served, "dropped": dropped, "closed": closed, "refused": refused}))
 
 
 async def main() -> None:
     facilities = await Facilities.open()
     stock = AttachmentStock(2)
     try:
-        await {"self-check": self_check, "guest": guest}[sys.argv[1]](facilities, stock)
+        if sys.argv[1] == "self-check":
+            await self_check(facilities, stock)
+        else:
+            with service_of_the_host() as lent:
+                await guest(facilities, stock, lent)
     finally:
         await stock.close()
         await facilities.close()

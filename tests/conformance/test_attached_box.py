@@ -94,6 +94,13 @@ def test_a_forwarded_port_and_a_socket_s_path_reach_the_owner(standing: str, tol
     assert served["unix"] == "/run/database/.s.5432"
 
 
+def test_a_socket_of_the_host_in_a_lent_directory_is_covered_by_the_listener_of_the_owner(
+    standing: str, told: Told
+) -> None:
+    found = told(standing, "guest")
+    assert found["served"]["unix_of_the_host"] == found["lent"]
+
+
 def test_a_socket_s_path_below_a_directory_of_the_host_is_refused_with_the_reason(standing: str, told: Told) -> None:
     refused = told(standing, "guest")["refused"]
     assert "listen at /usr/lib/new/socket" in refused
