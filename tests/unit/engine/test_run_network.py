@@ -37,13 +37,13 @@ HOSTS = ("a.test:443", "a.test:80", "b.test:443", "10.0.0.1:443", "127.0.0.1:808
 def test_nothing_is_reached_where_the_operator_says_nothing() -> None:
     assert decided() == RunNetwork(None, ())
     assert decided(["a.test"]) == RunNetwork(None, ("a.test",), (NOT_PERMITTED,))
-    with pytest.raises(PolicyError, match="net: a.test"):
+    with pytest.raises(PolicyError, match="net: a"):
         decided(asked="net: a.test")
 
 
 def test_operator_s_empty_list_denies_every_host() -> None:
     assert decided(egress_allowlist=()).rules is None
-    with pytest.raises(InvalidRequestError, match="a.test"):
+    with pytest.raises(InvalidRequestError, match="not permitted"):
         decided(["a.test"], egress_allowlist=())
     assert decided(asked="net: a.test", egress_allowlist=()).rules is None
 
