@@ -169,9 +169,7 @@ class Settings:
         10.0, _number(0.1, 3600), "a client gets this long to send its headers, and again its body"
     )
     egress_allowlist: tuple[str, ...] | None = setting(None, _allowlist, "hosts that runs may reach, comma list")
-    allow_request_egress: bool = setting(
-        False, _boolean, "without such a list, requests may name any public host"
-    )
+    allow_request_egress: bool = setting(False, _boolean, "without such a list, requests may name any public host")
     dns_upstream: str | None = setting(None, _dns_upstream, "DNS server IP[:port] of the gateway; else the system's")
     policy_ceiling: Path | None = setting(None, _path, "policy file that narrows every run; paths in it are the box's")
     trace_runs: str = setting("asked", _trace_runs, "asked (runs with a policy or `trace`) or all")

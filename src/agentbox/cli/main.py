@@ -7,6 +7,7 @@ of `agentbox verify`; everything else, help and errors included, is left to the 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -23,11 +24,14 @@ FAILURE = 1
 def main() -> None:
     """Entry point of the `agentbox` script."""
     if sys.argv[1:2] == ["run"]:
+        # Nothing that is made before the command runs is garbage; agent_run.py turns the collector on again.
+        gc.disable()
         from agentbox.cli.front import read_words, run_at_once
 
         options = read_words(sys.argv[2:])
         if options is not None:
             _leave(_guarded(lambda: run_at_once(options)))
+        gc.enable()
     if sys.argv[1:2] == ["verify"]:
         from agentbox.cli import checking
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 
@@ -315,6 +316,7 @@ class _Session:
             with signals.passed_on():
                 key, exited, master = await self._start(box, terminal)
                 signals.started(key)
+                gc.enable()
                 meanwhile = asyncio.create_task(asyncio.to_thread(_meanwhile, self._key))
                 if terminal is not None:
                     relaying = asyncio.create_task(terminal.relay(master, signals.suspended_by_key))

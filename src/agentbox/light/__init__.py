@@ -3,7 +3,8 @@
 
 A type checker sees the standard library's names. At run time `socket`, `signal` and `contextlib` are thin layers over
 the same C modules, or the few lines of them that are used here. `asyncio` is the standard library's, unless the front
-door of a short command called `choose` before anything used it: then it is `loop`, which runs the same coroutines. docs/design/adr/0017-start.md tells what each costs and why.
+door of a short command called `choose` before anything used it: then it is `loop`, which runs the same coroutines.
+docs/design/adr/0019-a-run-opens-by-a-light-door.md tells what each costs and why.
 """
 
 from __future__ import annotations

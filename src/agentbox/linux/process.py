@@ -53,6 +53,20 @@ def show_as(title: str) -> None:
         ctypes.memmove(start, title.encode()[: room - 1].ljust(room, b"\0"), room)
 
 
+def forget_environment() -> None:
+    """Overwrite every copy of the environment's values: the area that the kernel made, and Python's own."""
+    copies = [one for pair in os.environ._data.items() for one in pair]  # type: ignore[attr-defined]
+    os.environ.clear()
+    for copy in copies:
+        # Python has one object for each single byte.
+        if len(copy) > 1:
+            ctypes.memset(id(copy) + bytes.__basicsize__ - 1, 0, len(copy))
+    with open("/proc/self/stat", "rb") as file:
+        # Fields 50 and 51, env_start and env_end; the name in field 2 may hold spaces and parentheses.
+        start, end = map(int, file.read().rpartition(b")")[2].split()[47:49])
+    ctypes.memset(start, 0, end - start)
+
+
 def become_subreaper() -> None:
     """Orphaned descendants become children of this process instead of init's."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)

@@ -7,6 +7,7 @@ programs must never see that environment, nor may their init, a fork of this pro
 
 from __future__ import annotations
 
+import gc
 import os
 
 from agentbox.light import contextlib, signal, socket
@@ -61,27 +62,14 @@ def fork_launcher() -> tuple[Forked, socket.socket]:
         kept = theirs.detach()
         os.dup2(kept, 3, inheritable=False)
         os.closerange(4, 1 << 16)
-        _forget_environment()
+        from agentbox.linux import process
+
+        process.forget_environment()
         from agentbox.isolation.launcher.serving import serve
 
+        gc.enable()
         serve(3)
     except BaseException as error:
         os.write(2, f"agentbox-launcher: {error!r}\n".encode())
         os._exit(1)
     os._exit(0)
-
-
-def _forget_environment() -> None:
-    """Overwrite every copy of the environment's values: the area that the kernel made, and Python's own."""
-    import ctypes
-
-    copies = [one for pair in os.environ._data.items() for one in pair]  # type: ignore[attr-defined]
-    os.environ.clear()
-    for copy in copies:
-        # Python has one object for each single byte.
-        if len(copy) > 1:
-            ctypes.memset(id(copy) + bytes.__basicsize__ - 1, 0, len(copy))
-    with open("/proc/self/stat", "rb") as file:
-        # Fields 50 and 51, env_start and env_end; the name in field 2 may hold spaces and parentheses.
-        start, end = map(int, file.read().rpartition(b")")[2].split()[47:49])
-    ctypes.memset(start, 0, end - start)
