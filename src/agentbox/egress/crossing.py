@@ -134,7 +134,10 @@ class Crossing(Relay):
         """A time that was given is over."""
         self._pressed = False
         conversation = self._conversation
-        if self._lingering or self._closes:
+        if self._lingering:
+            # No reset: what was written is with the kernel, which goes on delivering it.
+            self.close()
+        elif self._closes:
             self.abort()
         elif conversation is not None and conversation.requests.within_head:
             self._complain("its head did not come in time")
@@ -340,10 +343,12 @@ class Crossing(Relay):
 
     def flow_finished(self) -> None:
         """One direction is closed."""
-        if self._lingering and self.down.finished and self.up.ended:
-            self.close()
-        else:
-            super().flow_finished()
+        if self._lingering and self.down.finished:
+            if self.up.ended:
+                self.close()
+                return
+            self._press(LINGER_SECONDS)
+        super().flow_finished()
 
     def _look_after_conversation(self) -> None:
         conversation = self._conversation
@@ -398,8 +403,9 @@ class Crossing(Relay):
         self._conversation = None
         self.up.inspector = Discard(self)
         self.up.discard()
+        # The time begins when everything is written: a slow reader has an answer to read first.
         self._press(None)
-        self._press(LINGER_SECONDS)
+        self._press(LINGER_SECONDS if self.down.finished else None)
         self.up.settle()
         if self.up.ended and self.down.finished:
             self.close()

@@ -74,6 +74,11 @@ class Flow:
         return self._kept
 
     @property
+    def stuck(self) -> bool:
+        """Whether there is anything that could not be written yet."""
+        return bool(self._kept or self._piped)
+
+    @property
     def reading(self) -> bool:
         """Whether more is read when it comes."""
         return self._reading
@@ -133,6 +138,13 @@ class Flow:
             self._room.loop.remove_writer(self.sink.fileno())
         self._reading = self._writing = False
         self.discard()
+
+    def leave_source(self) -> None:
+        """Read nothing more; what was read is still written."""
+        if self._reading and self.source is not None:
+            self._room.loop.remove_reader(self.source.fileno())
+        self._reading = False
+        self.source = None
 
     def _readable(self) -> None:
         source = self.source
@@ -240,6 +252,8 @@ class Flow:
             self._leave_pipe()
             self.settle()
             self._finish()
+            if not self._relay.closed:
+                self._relay.progress()
 
     def _splice(self, source: socket.socket, sink: socket.socket, free: int) -> bool:
         """Move bytes through a pipe; False when none is to be had."""
@@ -339,8 +353,8 @@ class Relay:
         """Close the socket to the outside with a reset and go on with the guest's alone."""
         upstream, self.upstream = self.upstream, None
         self.up.stop()
-        self.down.stop()
-        self.up.sink = self.down.source = None
+        self.up.sink = None
+        self.down.leave_source()
         if upstream is not None:
             with contextlib.suppress(OSError):
                 upstream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

@@ -419,3 +419,21 @@ def test_head_that_does_not_go_on_is_answered_with_a_408(crossings: Crossings, m
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert b"HTTP/1.1 408 " in answer
     assert len(seen.requests) == 1
+
+
+@pytest.mark.parametrize("size", [300_000, 12_000_000])
+def test_refusal_comes_after_the_whole_answer_also_for_a_slow_reader(crossings: Crossings, size: int) -> None:
+    def answer_large(end: socket.socket, seen: Seen) -> None:
+        for _ in requests_in(end, seen):
+            end.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + b"y" * size)
+
+    port, seen = crossings.serve(answer_large)
+    crossings.start("allowed.test", "127.0.0.1", names=NAMES)
+    client = crossings.connect("allowed.test", port)
+    client.sendall(get("allowed.test") + get("denied.test"))
+    crossings.wait_for(lambda: any(relay.down.stuck or relay.down.moved >= size for relay in crossings.gateway._open))
+    answer = read_all(client)
+    body = answer.partition(b"\r\n\r\n")[2]
+    assert body[:size] == b"y" * size
+    assert refusal(body[size:])["host"] == "denied.test"
+    assert len(seen.requests) == 1
