@@ -1,6 +1,45 @@
 # SPDX-License-Identifier: MIT
-"""The guard's own fixtures, for attacks on it."""
+"""The guard's own fixtures, for attacks on it, and what an attack must leave as it was."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
 
 from tests.unit.guest.conftest import host, node, python
 
 __all__ = ["host", "node", "python"]
+
+
+@contextmanager
+def unchanged(secret: Path) -> Iterator[None]:
+    """The file, and what lies beside it, is the same afterwards."""
+
+    def state() -> object:
+        found = secret.stat()
+        return sorted(secret.parent.iterdir()), secret.read_text(), found.st_mtime, found.st_mode
+
+    before = state()
+    yield
+    assert state() == before
+
+
+@contextmanager
+def unheard() -> Iterator[int]:
+    """A port of the loopback at which nothing arrives, neither a connection nor a datagram."""
+    with socket.socket() as listener, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+        listener.bind(("127.0.0.1", 0))
+        port = int(listener.getsockname()[1])
+        listener.listen()
+        datagrams.bind(("127.0.0.1", port))
+        listener.setblocking(False)
+        datagrams.setblocking(False)
+        yield port
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+        with pytest.raises(BlockingIOError):
+            datagrams.recv(9)

@@ -8,10 +8,9 @@ listed in docs/reference/guard.md and not here.
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 
+from tests.adversarial.guard.conftest import unchanged, unheard
 from tests.unit.guest.conftest import SECRET
 from tests.unit.guest.guarded import Host
 
@@ -201,31 +200,17 @@ def test_blocks_reading_by(host: Host, python: str, trick: str) -> None:
 
 @pytest.mark.parametrize("trick", CHANGES)
 def test_blocks_changing_by(host: Host, python: str, trick: str) -> None:
-    outside = host.base / "outside"
-    secret = outside / "secret.txt"
-    before = (secret.read_text(), secret.stat().st_mtime, secret.stat().st_mode)
-    done = host.run(POLICY, [python, "-c", BEFORE.format(secret=str(secret)) + CHANGES[trick]])
-    assert [path.name for path in outside.iterdir()] == ["secret.txt"]
-    assert (secret.read_text(), secret.stat().st_mtime, secret.stat().st_mode) == before
+    secret = host.base / "outside" / "secret.txt"
+    with unchanged(secret):
+        done = host.run(POLICY, [python, "-c", BEFORE.format(secret=str(secret)) + CHANGES[trick]])
     assert "PermissionError: agentbox: policy denies write" in done.stderr
     assert done.of("deny", "write")
 
 
 @pytest.mark.parametrize("trick", SENDS)
 def test_blocks_sending_by(host: Host, python: str, trick: str) -> None:
-    with socket.socket() as listener, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-        listener.listen()
-        datagrams.bind(("127.0.0.1", port))
-        listener.setblocking(False)
-        datagrams.setblocking(False)
-        text = BEFORE.format(secret="") + f"PORT = {port}\n" + SENDS[trick]
-        done = host.run(POLICY, [python, "-c", text])
-        with pytest.raises(BlockingIOError):
-            listener.accept()
-        with pytest.raises(BlockingIOError):
-            datagrams.recv(9)
+    with unheard() as port:
+        done = host.run(POLICY, [python, "-c", BEFORE.format(secret="") + f"PORT = {port}\n" + SENDS[trick]])
     assert "LISTENS" not in done.stdout
     assert done.of("deny", "net"), done.stderr
 
