@@ -32,14 +32,14 @@ def trace_cases(stack: ExitStack) -> dict[str, Case]:
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentbox-bench-trace-")))
     environment = clean_environment({"AGENTBOX_STATE_DIR": str(directory / "state")})
     ours = directory / "trace.jsonl"
-    _write_ours(ours, directory, RECORDS)
+    write_ours(ours, directory, RECORDS)
     short = directory / "short.jsonl"
-    _write_ours(short, directory, 1)
+    write_ours(short, directory, 1)
     command = [sys.executable, "-m", "agentbox.cli.main"]
     names = count()
     found = {
         "trace: append 10,000 records": Case(
-            lambda: _write_ours(directory / f"appended{next(names)}", directory, APPENDED), runs=APPENDED / PER_ROW
+            lambda: write_ours(directory / f"appended{next(names)}", directory, APPENDED), runs=APPENDED / PER_ROW
         ),
         "trace: agentbox verify, 10,000 records": Case(_verify(command, ours, environment), runs=RECORDS / PER_ROW),
         "trace: agentbox verify, a short trace": Case(_verify(command, short, environment)),
@@ -47,9 +47,9 @@ def trace_cases(stack: ExitStack) -> dict[str, Case]:
     python = os.environ.get("AGENTBOX_BENCH_S3_PYTHON", "")
     if python and Path(python).exists():
         old = directory / "old.jsonl"
-        old.write_text("".join(_old_lines(RECORDS)), encoding="utf-8")
+        write_old(old, RECORDS)
         old_short = directory / "old_short.jsonl"
-        old_short.write_text("".join(_old_lines(3)), encoding="utf-8")
+        write_old(old_short, 3)
         command = [str(Path(python).parent / "agentbox")]
         found["trace: agentbox-runtime 0.3 verify, 10,000 records"] = Case(
             _verify(command, old, environment), runs=RECORDS / PER_ROW
@@ -58,13 +58,20 @@ def trace_cases(stack: ExitStack) -> dict[str, Case]:
     return found
 
 
-def _write_ours(path: Path, directory: Path, records: int) -> None:
+def write_ours(path: Path, directory: Path, records: int) -> None:
+    """A sealed trace of so many records, signed with the key below `directory`/state."""
     store = KeyStore(directory / "state" / "trace")
     writer = TraceWriter(path, Run(path.name, "0" * 64, {}), store.load_or_create(), Ledger(store.ledger_path))
     for number in range(records):
         args, result = _effect(number)
         writer.append("effect", "fs.read_text", args, result=result, origin="guest", pid=7, lane="main")
     writer.seal()
+
+
+def write_old(path: Path, records: int) -> None:
+    """A trace of the old runtime's form."""
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(_old_lines(records))
 
 
 def _old_lines(records: int) -> Iterator[str]:
