@@ -78,7 +78,7 @@ async def test_what_programs_without_a_guard_wrote_is_seen_when_the_next_file_is
     assert await place.ask(place.file("out/a"), 300)
     place.file("out/by another program", 600)
     assert not await place.ask(place.file("out/b"), 200)
-    assert await place.ask(place.file("out/b"), 100)
+    assert await place.ask(place.file("out/b"), 50)
 
 
 async def test_a_process_that_has_ended_holds_what_it_wrote_and_no_more(place: Place) -> None:
