@@ -43,8 +43,9 @@ class Conversation:
     """Both directions of a connection.
 
     `judge` is called with each head and raises Refused; `complain` makes the answer to what is no proper request.
-    `refusal` is set once an answer of ours may be written to the client, after which the connection ends; `broken`
-    says that it cannot be written, as an answer of the server is under way and has no known end.
+    `refusal` is set once an answer of ours may be written to the client, after which the connection ends. While an
+    answer of the server is under way that only its close ends, there is no place for one: what follows is not passed
+    on, and the connection ends with that answer.
     """
 
     def __init__(
@@ -63,11 +64,6 @@ class Conversation:
     def refusal(self) -> bytes | None:
         """The answer that ends the connection, when its turn has come."""
         return None if self.pending else self._answer
-
-    @property
-    def broken(self) -> bool:
-        """Whether a refusal waits for an answer whose end only the server knows."""
-        return self._answer is not None and bool(self.pending) and self.answers.free == UNLIMITED
 
     def judged(self, head: bytes) -> RequestHead | None:
         """The head of a request that may go on, None after it was refused."""

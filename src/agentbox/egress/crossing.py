@@ -358,8 +358,6 @@ class Crossing(Relay):
             self.up.refeed()
         if conversation.refusal is not None:
             self.refuse(conversation.refusal)
-        elif conversation.broken:
-            self.refuse(None)
         elif conversation.accepted:
             self._begin_tunnel(conversation)
 

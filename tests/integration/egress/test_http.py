@@ -369,6 +369,26 @@ def test_answer_without_a_known_end_passes_and_ends_the_connection(crossings: Cr
     assert read_all(client).endswith(b"\r\n\r\n" + b"z" * 2_000_000)
 
 
+def test_answer_without_a_known_end_is_whole_though_what_follows_is_denied(crossings: Crossings) -> None:
+    go = threading.Event()
+
+    def stream(end: socket.socket, seen: Seen) -> None:
+        next(requests_in(end, seen))
+        end.sendall(b"HTTP/1.0 200 OK\r\n\r\nbegin")
+        go.wait(20)
+        end.sendall(b"end")
+
+    port, _ = crossings.serve(stream)
+    crossings.start("allowed.test", "127.0.0.1", names=NAMES)
+    client = crossings.connect("allowed.test", port)
+    client.sendall(get("allowed.test"))
+    assert read_until(client, b"begin").endswith(b"begin")
+    client.sendall(get("denied.test"))
+    crossings.wait_for(lambda: crossings.told("net.request", allowed=False))
+    go.set()
+    assert read_all(client) == b"end"
+
+
 def test_server_that_does_not_speak_http_is_still_heard(crossings: Crossings) -> None:
     def odd(end: socket.socket, seen: Seen) -> None:
         next(requests_in(end, seen))

@@ -38,8 +38,8 @@ def test_refusal_cannot_follow_an_answer_without_an_end() -> None:
     talk = conversation()
     talk.requests.feed(GET + DENIED)
     talk.answers.feed(b"HTTP/1.0 200 OK\r\n\r\nbody")
-    assert talk.broken
     assert talk.refusal is None
+    assert talk.requests.feed(GET) == b""
 
 
 def test_client_waits_after_as_many_requests_as_may_be_under_way() -> None:
