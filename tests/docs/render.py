@@ -76,7 +76,10 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 def _commands(typed: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
     yield typed, command
     if isinstance(command, click.Group):
-        for name, inner in sorted(command.commands.items()):
+        context = click.Context(command)
+        for name in sorted(command.list_commands(context)):
+            inner = command.get_command(context, name)
+            assert inner is not None
             yield from _commands(f"{typed} {name}", inner)
 
 
