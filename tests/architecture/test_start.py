@@ -6,7 +6,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import click
 import pytest
+
+from agentbox.cli.commands import cli
 
 # Each of these takes at least a tenth of a bare interpreter's start, with what it imports.
 HEAVY = frozenset(
@@ -70,3 +73,22 @@ assert not engine, engine
 sys.stdout = sys.__stdout__
 """
     assert _imported(program) & {"asyncio", "cryptography", "fastapi", "httpx", "ssl", "pydantic"} == set()
+
+
+def test_the_list_of_commands_says_what_each_of_them_says() -> None:
+    context = click.Context(cli)
+    shown = cli.get_help(context)
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None
+        first = (command.help or "").split("\n\n")[0].replace("\n", " ")
+        listed = next(line.split(None, 1)[1] for line in shown.splitlines() if line.startswith(f"  {name} "))
+        assert first.startswith(listed.rstrip(".")[:40]), (first, listed)
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    found = _imported(
+        "import agentbox.cli.commands as c, click, sys\nc.cli.get_help(click.Context(c.cli))\n"
+        "assert not {f'agentbox.cli.{name}' for name in c.cli.list_commands(None)} & set(sys.modules)"
+    )
+    assert "click" in found

@@ -10,7 +10,18 @@ import click
 
 import agentbox
 
-_COMMANDS = ("doctor", "health", "init", "key", "policy", "run", "serve", "show", "verify")
+# Each command and the first line of its own help, so that the list of all of them imports none.
+_COMMANDS = {
+    "doctor": "Show what each backend needs, what is missing, and what it enforces.",
+    "health": "Ask a running server whether it is well.",
+    "init": "Write a starter policy to ./agentbox.policy.",
+    "key": "Show, make or hand out the key that signs your traces.",
+    "policy": "Check a policy file, or ask what it allows.",
+    "run": "Run COMMAND in a box that holds to the policy, and record what it did.",
+    "serve": "Run the HTTP service.",
+    "show": "Print what a trace holds, without judging it.",
+    "verify": "Check that a trace is whole and that nothing in it was changed.",
+}
 _ELSEWHERE = {"init": "run"}
 
 
@@ -30,6 +41,12 @@ class _Commands(click.Group):
         module = import_module(f"agentbox.cli.{_ELSEWHERE.get(cmd_name, cmd_name)}")
         found: click.Command = getattr(module, cmd_name)
         return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See click.Group."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
 
 
 @click.group(cls=_Commands)
