@@ -543,6 +543,17 @@ def test_a_request_may_narrow_the_ceiling_further(ceiling: RunningServer) -> Non
     assert less["stdout"].splitlines() == ["out/x PermissionError 13", "refused 13", "None"]
 
 
+def test_a_box_is_not_told_where_the_ceilings_file_is(ceiling: RunningServer) -> None:
+    code = (
+        "import ctypes\nlibc = ctypes.CDLL(None)\nfd = libc.open(b'/run/agentbox/policy', 0)\n"
+        "text = ctypes.create_string_buffer(1 << 16)\nlibc.read(fd, text, 1 << 16)\nprint(text.value.decode())"
+    )
+    with ceiling.client() as client:
+        told = run(client, code)["stdout"]
+    assert "agentbox-guard/1" in told
+    assert "ceiling.policy" not in told
+
+
 def test_reasons_name_rules_of_the_ceiling_and_not_where_its_file_is(ceiling: RunningServer) -> None:
     with ceiling.client() as client:
         body = run(client, "1", env={"PRIVATE": "1"})

@@ -106,7 +106,8 @@ class Ceiling:
         rules = tuple(
             record.replace(rule, place=record.replace(rule.place, path="the ceiling")) for rule in policy.rules
         )
-        return record.replace(policy, rules=rules)
+        # Neither is the guard inside of a box, which gets the policy's tables.
+        return record.replace(policy, rules=rules, sources=())
 
 
 def decide_policy(
