@@ -118,4 +118,3 @@ def test_five_thousand_connections_cost_bounded_memory_also_where_nobody_reads()
             gateway.stdin.flush()
     assert (connected, open_now) == (CONNECTIONS, CONNECTIONS)
     assert grown < CONNECTIONS * MOST_BYTES + STUCK * MOST_STUCK_BYTES, f"{grown} bytes"
-    print(grown)
