@@ -26,8 +26,8 @@ from agentbox.egress.names import GATEWAY_IPV4
 from agentbox.egress.stock import AttachmentStock
 from agentbox.isolation.backend import LiveBox
 from agentbox.isolation.backends.jail import JailBackend
-from agentbox.isolation.boxes import Network
 from agentbox.isolation.facilities import Facilities
+from agentbox.isolation.network import Network
 from agentbox.linux import namespaces, netlink
 from agentbox.models import Confinement, Limits
 

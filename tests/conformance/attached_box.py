@@ -23,9 +23,9 @@ from agentbox.egress.stock import AttachmentStock
 from agentbox.errors import ConfinementError
 from agentbox.isolation.backend import LiveBox
 from agentbox.isolation.backends.jail import JailBackend
-from agentbox.isolation.boxes import Network
 from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.interpreters import INTERPRETERS
+from agentbox.isolation.network import Network
 from agentbox.isolation.selfcheck import examine
 from agentbox.models import Confinement, Limits
 

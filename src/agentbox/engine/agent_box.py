@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from agentbox.engine.command_view import CommandView
     from agentbox.engine.outside import Outside
     from agentbox.isolation.backend import LiveBox
-    from agentbox.isolation.boxes import Network
     from agentbox.isolation.facilities import Facilities
+    from agentbox.isolation.network import Network
     from agentbox.models import Confinement
     from agentbox.policy.document import AnyPolicy
 

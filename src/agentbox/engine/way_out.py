@@ -12,7 +12,7 @@ from agentbox.egress.gateway import Gateway
 from agentbox.egress.names import GATEWAY_IPV4
 from agentbox.egress.stock import AttachmentStock
 from agentbox.egress.upstream import Upstream
-from agentbox.isolation.boxes import Network
+from agentbox.isolation.network import Network
 from agentbox.models import Denial, HostTraffic, Layer
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Protocol
 
-    from agentbox.isolation.boxes import Box, CommandExit, Network
+    from agentbox.isolation.boxes import Box, CommandExit
     from agentbox.isolation.facilities import Facilities
+    from agentbox.isolation.network import Network
     from agentbox.isolation.plan import GuardView, LaunchPlan, WorkspaceView
     from agentbox.isolation.requirement import Requirement
     from agentbox.light import socket

@@ -22,9 +22,9 @@ from typing import Any
 
 from agentbox.errors import BackendUnavailableError, ConfinementError
 from agentbox.isolation.backend import Backend, LiveBox
-from agentbox.isolation.boxes import Network
 from agentbox.isolation.host import explain_refusal
 from agentbox.isolation.interpreters import INTERPRETERS, Found
+from agentbox.isolation.network import Network
 from agentbox.isolation.requirement import Requirement
 from agentbox.models import Confinement, Enforcement, Layer, Limits
 from agentbox.records import dataclass, fields, replace

@@ -11,8 +11,8 @@ from agentbox.models import Enforcement, Layer
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbox.isolation.backend import LiveBox, Watch
-    from agentbox.isolation.boxes import Network
     from agentbox.isolation.facilities import Facilities
+    from agentbox.isolation.network import Network
     from agentbox.isolation.requirement import Requirement
     from agentbox.models import Confinement
 

@@ -8,8 +8,8 @@ import os
 
 from agentbox.errors import InternalError
 from agentbox.isolation.backend import LiveBox, Watch, build_in_cgroup
-from agentbox.isolation.boxes import Network
 from agentbox.isolation.facilities import Facilities
+from agentbox.isolation.network import Network
 from agentbox.isolation.plan import unisolated_plan
 from agentbox.isolation.requirement import Requirement
 from agentbox.models import Confinement, Enforcement, Layer
