@@ -16,6 +16,7 @@ from typing import Any
 
 from agentbox.engine.counting import Counting, Sizes
 from agentbox.engine.policy_world import read_policy
+from agentbox.engine.search_path import trusted_path
 from agentbox.guest.injection import guard_directory, injection, policy_file
 from agentbox.trace import frames
 from agentbox.workspace.tree import Tree
@@ -110,7 +111,7 @@ class Host:
     def environment(self, **more: str) -> dict[str, str]:
         """What a caller's own environment is to a run."""
         private = str(self.base / "private")
-        return {"PATH": os.environ["PATH"], "TMPDIR": private, "HOME": private, **more}
+        return {"PATH": os.pathsep.join(trusted_path()), "TMPDIR": private, "HOME": private, **more}
 
     def run(
         self,
