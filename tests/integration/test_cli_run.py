@@ -355,6 +355,25 @@ def test_what_root_s_command_writes_belongs_to_the_project_s_owner(project: Proj
     assert (made.stat().st_uid, made.parent.stat().st_uid) == (4321, 4321)
 
 
+@pytest.mark.parametrize(
+    ("rules", "layer", "warned"),
+    [
+        (("read: ./src", "limits: disk_mb=64"), "kernel", False),
+        (("write: ./out", "limits: disk_mb=64"), "none", True),
+        (("write: ./out max=1MB", "limits: disk_mb=64"), "interpreter", False),
+        (("write: ./out",), "none", False),
+    ],
+)
+def test_a_disk_limit_claims_nothing_for_directories_of_the_host(
+    project: Project, rules: tuple[str, ...], layer: str, warned: bool
+) -> None:
+    project.policy(*rules)
+    done = project.run("true", options=["--json"])
+    summary = json.loads(done.stderr.splitlines()[-1])
+    assert summary["enforcement"]["disk"] == layer
+    assert ("disk_mb" in str(summary["warnings"])) is warned, summary
+
+
 def test_the_trace_of_root_s_run_is_the_project_s_owner_s_and_in_no_program_s_way(project: Project) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")

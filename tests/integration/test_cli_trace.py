@@ -52,6 +52,15 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
+def test_show_names_only_the_first_lines_of_what_is_no_trace(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    (tmp_path / "trace.jsonl").write_text("x\n" * 5000)
+    done = home.run("show")
+    assert done.exit_code == exit_codes.FAILURE
+    assert len(done.stderr.splitlines()) < 20
+    assert "4990 more lines" in done.stderr
+
+
 def test_verify_says_that_a_trace_is_whole_and_who_signed(home: Home) -> None:
     home.record()
     done = home.run("verify")

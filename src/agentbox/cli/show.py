@@ -10,9 +10,11 @@ from pathlib import Path
 import click
 
 from agentbox.cli import exit_codes
-from agentbox.cli.console import errors_are_lines, say
+from agentbox.cli.console import errors_are_lines, say, tell
 
 DEFAULT_TRACE = Path("trace.jsonl")
+# Lines that are no records are named one by one up to this many.
+_TOLD = 10
 
 
 @click.command()
@@ -33,7 +35,8 @@ def show(file: Path | None, trace: Path | None, as_json: bool) -> None:
         for item in read(chosen_trace(file, trace)):
             if isinstance(item, Unreadable):
                 unreadable += 1
-                say(f"line {item.line} is no record: {item.reason}")
+                if unreadable <= _TOLD:
+                    say(f"line {item.line} is no record: {item.reason}")
             else:
                 yield item
 
@@ -41,6 +44,8 @@ def show(file: Path | None, trace: Path | None, as_json: bool) -> None:
         for text in jsonl(readable()) if as_json else (f"{summary(entry)}\n" for entry in readable()):
             sys.stdout.write(text)
     sys.stdout.flush()
+    if unreadable > _TOLD:
+        tell(f"{unreadable - _TOLD} more lines are no records", "ask `agentbox verify` whether it is a trace")
     sys.exit(exit_codes.FAILURE if unreadable else exit_codes.OK)
 
 

@@ -15,6 +15,7 @@ from agentbox.isolation.backend import build_in_cgroup
 from agentbox.isolation.backends.jail import JailBackend
 from agentbox.isolation.plan import AgentView, agent_plan, unisolated_plan
 from agentbox.models import Enforcement, Layer
+from agentbox.policy.document import policies_of
 from agentbox.policy.evaluation import decide
 from agentbox.policy.paths import is_below
 from agentbox.policy.questions import Env
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from agentbox.models import Confinement
     from agentbox.policy.document import AnyPolicy
 
+_CAP = " max="
 _HOME = "/tmp/agentbox-home"  # noqa: S108 - inside the box
 # Variables that every program gets when they are set here; all others need an `env:` rule.
 _ALWAYS_PASSED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "COLORTERM", "TZ")
@@ -67,6 +69,11 @@ class AgentBox:
             held = Layer.INTERPRETER
             return Enforcement(filesystem=held, network=held, exec=held)
         found = replace(JailBackend(facilities).claims(), exec=Layer.KERNEL)
+        lent = [grant for grant in self._confinement.files if grant.present and grant.writable]
+        if lent:
+            # What is written there lies on the host's disk; the kernel holds the box's own directories only.
+            capped = all(_CAP in grant.rule for grant in lent)
+            found = replace(found, disk=Layer.INTERPRETER if capped else Layer.NONE)
         if held_by_guard_alone(self._confinement):
             return replace(found, filesystem=Layer.INTERPRETER)
         return found
@@ -175,6 +182,15 @@ def _outside() -> Outside:
     from agentbox.engine.outside import Outside
 
     return Outside()
+
+
+def beyond_disk_limit(policy: AnyPolicy, confinement: Confinement) -> list[str]:
+    """What a user should know who limits the disk and lends the host's without a cap."""
+    limited = any("disk_mb" in one.limits for one in policies_of(policy))
+    rules = [grant.rule for grant in confinement.files if grant.present and grant.writable and _CAP not in grant.rule]
+    if not limited or not rules:
+        return []
+    return [f"disk_mb holds the box's own directories, not what `{rules[0]}` lends: add max= to the rule"]
 
 
 def _explained(error: ConfinementError) -> ConfinementError:

@@ -10,7 +10,7 @@ import sys
 
 import agentbox
 from agentbox.config import usual_state_directory
-from agentbox.engine.agent_box import AgentBox
+from agentbox.engine.agent_box import AgentBox, beyond_disk_limit
 from agentbox.engine.command_view import look_at
 from agentbox.engine.guarding import held_by_guard_alone, notes_on_guard_alone
 from agentbox.engine.host_sockets import sockets_below
@@ -134,6 +134,8 @@ async def run_agent(request: AgentRequest, settings: Settings, files: Any, facil
     run_files.link()
     run_files.join()
     lent = lend(confinement, trace=run_files.trace, private=_private(settings, directory))
+    if walled:
+        lent.warnings += beyond_disk_limit(request.policy, lent.confinement)
     open_way_out = _plan_way_out(rules, lent, request, settings.dns_upstream) if walled else None
     planned = AgentBox(lent.confinement, request.policy, view, directory, guard, walled=walled)
     return await _Session(request, view, lent, planned, facilities, writer, key, run_files, open_way_out).run(run.id)

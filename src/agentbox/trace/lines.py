@@ -31,11 +31,11 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise TraceError(
-            f"{path}: cannot be read: {error.strerror}", hint="name the trace: agentbox verify -t FILE"
+            f"{path}: cannot be read: {error.strerror}", hint="name the trace: -t FILE"
         ) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise TraceError(f"{path}: is no regular file", hint="name the trace: agentbox verify -t FILE")
+        raise TraceError(f"{path}: is no regular file", hint="name the trace: -t FILE")
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         try:
             yield file

@@ -57,6 +57,26 @@ PYTHON = {
         "    except OSError: continue\n"
         "    if 'CANARY' in t: print(t); break"
     ),
+    "module_outside_is_loaded": (
+        "import importlib.machinery as m; loader = m.SourceFileLoader('x', S)\n"
+        "print(loader.get_data(S)); loader.load_module()"
+    ),
+    "database_outside_is_read": (
+        "import sqlite3\n"
+        "try: sqlite3.connect(f'file:{S}?mode=ro', uri=True).execute('select 1 from sqlite_master')\n"
+        "except sqlite3.DatabaseError as error: print('GAINED' if 'not a database' in str(error) else error)"
+    ),
+    "passwords": "import spwd; print('GAINED' if spwd.getspall() else '')",
+    "people_of_the_host": "import pwd; print('GAINED' if len(pwd.getpwall()) > 4 else '')",
+    "lookup_of_a_name": "import socket; print('GAINED', socket.gethostbyname('example.com'))",
+    "raw_sockets": "import socket; socket.socket(2, 3, 1); print('GAINED')",
+    "packet_sockets": "import socket; socket.socket(17, 3, 0); print('GAINED')",
+    "server_that_the_host_could_reach": (
+        "import socket, time; s = socket.socket(); s.bind(('0.0.0.0', UDP)); s.listen(); s.settimeout(0.2)\n"
+        "try: s.accept(); print('GAINED')\n"
+        "except OSError: pass\n"
+        "print([n for _, n in socket.if_nameindex() if n != 'lo' and print('GAINED')])"
+    ),
     "write_outside": "open(S, 'a').write('x')",
     "udp": "import socket; socket.socket(2, 2).sendto(b'x', ('127.0.0.1', UDP))",
     "udp_message": "import socket; socket.socket(2, 2).sendmsg([b'x'], [], 0, ('127.0.0.1', UDP))",
@@ -107,6 +127,13 @@ NODE = {
     "symlink": "fs.symlinkSync('/', D + '/planted')",
     "chmod": "fs.chmodSync(S, 0o600)",
     "readdir": "console.log(fs.readdirSync(D), 'CANARY')",
+    "lookup": "require('dns').lookup('example.com', (e, a) => a && console.log('GAINED', a))",
+    "resolver": "require('dns').resolve4('example.com', (e, a) => a && console.log('GAINED', a))",
+    "native_module": (
+        "try { process.dlopen({exports: {}}, S) }"
+        " catch (e) { if (/invalid ELF/.test(e.message)) console.log('GAINED') }"
+    ),
+    "stat": "console.log(fs.statSync(S), 'GAINED')",
     "worker": (
         "new (require('worker_threads').Worker)("
         "`console.log(require('fs').readFileSync(${JSON.stringify(S)}, 'utf8'))`,"
@@ -130,6 +157,7 @@ def _known(canary: Canaries) -> dict[str, object]:
 
 def _gained_nothing(project: Project, canary: Canaries, text: str) -> None:
     assert canary.secret not in text, text
+    assert "GAINED" not in text, text
     assert canary.touched() == []
     assert os.stat(canary.directory / "secret.txt").st_mode & 0o777 == 0o666
     assert project.verdict()[0] == 0
@@ -194,6 +222,45 @@ def test_the_environment_holds_only_what_rules_pass(project: Project) -> None:
     assert "CANARY" not in done.text
 
 
+def test_native_code_that_the_box_made_gains_nothing(project: Project, canary: Canaries) -> None:
+    if not has_program("gcc"):
+        pytest.skip("there is no gcc")
+    source = (
+        '#include <stdio.h>\n__attribute__((constructor)) void f(void) { char t[99] = ""; FILE *s = fopen("%s", "r");'
+        ' if (s) { fgets(t, 99, s); puts(t); puts("GAINED"); } else puts("native code ran"); fflush(stdout); }\n'
+    )
+    project.file("out/evil.c", source % _known(canary)["S"])
+    project.policy("read: ./data", "write: ./out", "exec: gcc, as, ld")
+    built = project.run("gcc", "-shared", "-fPIC", "-o", "out/evil.so", "out/evil.c")
+    assert built.exit_code == 0, built
+    for code in (
+        "import _ctypes; _ctypes.dlopen('out/evil.so', 2)",
+        "import sys; sys.path.insert(0, 'out'); import evil",
+    ):
+        done = project.run("/usr/bin/python3", "-I", "-c", code)
+        assert "native code ran" in done.text, done
+        _gained_nothing(project, canary, done.text)
+
+
+def test_forged_frames_write_no_record_of_the_host(project: Project) -> None:
+    code = (
+        "import json, socket, struct\n"
+        "def say(**fields):\n"
+        "    s = socket.socket(socket.AF_UNIX); s.connect('/run/agentbox/channel')\n"
+        "    text = json.dumps({'id': 1, 'ack': True, **fields}).encode()\n"
+        "    s.sendall(struct.pack('>I', len(text)) + text); s.settimeout(3)\n"
+        "    try: return s.recv(999)\n"
+        "    except OSError: return b''\n"
+        "for kind, op in (('meta', 'run.end'), ('meta', 'trace.seal'), ('meta', 'run.start'), ('deny', 'x' * 9999)):\n"
+        "    say(kind=kind, op=op, args={'returncode': 0, 'count': 1})\n"
+        "say(kind='effect', op='fs.read_text', args={'path': 'forged'}, origin='kernel', i=0, sha='0' * 64)\n"
+    )
+    done = project.run("/usr/bin/python3", "-I", "-c", code)
+    assert [one["op"] for one in done.records if one["kind"] == "meta"] == ["run.start", "run.end", "trace.seal"], done
+    assert {one["origin"] for one in done.records if one["args"].get("path") == "forged"} <= {"guest"}
+    assert project.verdict()[0] == 0
+
+
 ATTACKS_ON_THE_TRACE = (
     "import os, glob\n"
     "names = ['trace.jsonl', *glob.glob('.agentbox/runs/*/trace.jsonl'), 'agentbox.policy']\n"
@@ -218,6 +285,23 @@ def test_a_command_that_may_write_everywhere_cannot_touch_its_policy_or_its_trac
         )
         assert all(project.verdict(trace)[0] == 0 for trace in project.traces())
     assert (project.directory / "agentbox.policy").read_text() == policy
+
+
+def test_node_that_may_write_everywhere_cannot_touch_its_trace(project: Project) -> None:
+    if not has_program("node"):
+        pytest.skip("there is no node")
+    project.policy("write: .")
+    code = (
+        "const fs = require('fs');\n"
+        "for (const act of [() => fs.writeFileSync('trace.jsonl', ''), () => fs.appendFileSync('trace.jsonl', 'x'),\n"
+        "  () => fs.truncateSync('trace.jsonl'), () => fs.renameSync('.agentbox', 'x'), () => fs.rmSync('.agentbox',\n"
+        "  {recursive: true}), () => fs.writeFileSync('agentbox.policy', 'read: /')]) {\n"
+        "  try { act(); console.log('DID', String(act)); } catch (error) { }\n"
+        "}"
+    )
+    done = project.run("node", "-e", code)
+    assert "DID" not in done.text, done
+    assert project.verdict()[0] == 0
 
 
 def test_a_link_to_an_older_trace_is_put_right_and_said(project: Project) -> None:
