@@ -98,7 +98,9 @@ def test_program_is_recorded_with_the_file_that_runs(host: Host, python: str) ->
     spawned = done.of("observe", "proc.spawn")
     assert [args["argv"] for args in spawned] == [["echo", "a"]]
     assert spawned[0]["program"].startswith("/")
-    assert done.of("deny", "exec") == [{"target": "sh -c echo b", "enforced": True}]
+    [denied] = done.of("deny", "exec")
+    assert (denied["target"], denied["enforced"], denied["argv"]) == ("sh -c echo b", True, ["sh", "-c", "echo b"])
+    assert denied["program"] == str(Path("/bin/sh").resolve())
 
 
 def test_observing_denies_nothing_and_says_what_it_would(host: Host, python: str) -> None:
