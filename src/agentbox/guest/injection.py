@@ -15,8 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+    from typing import Any
 
-    from agentbox.policy.document import AnyPolicy
 
 GUARD_DIR = "/run/agentbox/guard"
 # The interpreters that load the filter of soft_egress.
@@ -85,7 +85,7 @@ def soft_egress(allowlist: Sequence[str], env: Mapping[str, str]) -> dict[str, s
     return found
 
 
-def policy_file(policy: AnyPolicy) -> str:
+def policy_file(policy: Any) -> str:
     """The content of the file that `AGENTBOX_POLICY` names."""
     from agentbox.guest.tables import policy_file
 
