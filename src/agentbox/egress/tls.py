@@ -18,6 +18,7 @@ _MAX_RECORD = 16 * 1024
 _MAX_RECORDS = 64
 _HANDSHAKE = 22
 _MAJOR = 3
+_MAJORS = 16
 _MAX_MINOR = 4
 _CLIENT_HELLO = 1
 _EXTENSION_SERVER_NAME = 0
@@ -53,14 +54,17 @@ class MalformedHello(ValueError):  # noqa: N818 - what it is, as the refusal say
 
 
 def begins_as_tls(data: bytes | bytearray) -> bool | None:
-    """Whether a stream that begins with `data` is to be read as TLS; None while that is open."""
+    """Whether a stream that begins with `data` is TLS to some server, however lenient; None while that is open.
+
+    Servers look at the major version of a record at most, and some take any below 16 of the first one.
+    """
     if data[:1] != b"\x16":
         return None if not data else False
-    if len(data) > 1 and data[1] != _MAJOR:
-        return False
-    if len(data) > 2:
-        return data[2] <= _MAX_MINOR
-    return None
+    if len(data) < 2:
+        return None
+    if data[1] == _MAJOR or data[1] >= _MAJORS:
+        return data[1] == _MAJOR
+    return None if len(data) <= _RECORD_HEADER else data[_RECORD_HEADER] == _CLIENT_HELLO
 
 
 def alert(description: int) -> bytes:

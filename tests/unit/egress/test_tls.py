@@ -106,9 +106,23 @@ def test_hello_that_two_readers_could_read_differently_is_malformed(data: bytes)
 
 def test_only_a_handshake_of_tls_begins_as_tls() -> None:
     assert begins_as_tls(b"") is None
-    assert begins_as_tls(b"\x16\x03") is None
+    assert begins_as_tls(b"\x16") is None
+    assert begins_as_tls(b"\x16\x03") is True
     assert begins_as_tls(b"\x16\x03\x01") is True
-    assert not any(begins_as_tls(data) for data in (b"\x15\x03\x01", b"\x16\x02", b"\x16\x03\x05", b"GET", b"SSH-2.0"))
+    assert not any(begins_as_tls(data) for data in (b"\x15\x03\x01", b"\x16\x16\x01", b"GET", b"SSH-2.0"))
+
+
+@pytest.mark.parametrize("version", [b"\x03\x05", b"\x03\xff", b"\x02\x01", b"\x04\x01", b"\x0f\xff"])
+def test_hello_in_a_record_of_another_version_which_some_servers_take_is_refused(version: bytes) -> None:
+    data = b"\x16" + version + hello()[3:]
+    assert begins_as_tls(data) is True
+    with pytest.raises(MalformedHello):
+        read_client_hello(data)
+
+
+def test_number_that_only_begins_like_a_record_is_no_hello() -> None:
+    assert begins_as_tls(b"\x16\x00\x00\x00\x00") is None
+    assert begins_as_tls(b"\x16\x00\x00\x00\x00\x02") is False
 
 
 def test_alert_is_fatal_and_in_clear() -> None:

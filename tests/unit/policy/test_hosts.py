@@ -36,7 +36,7 @@ def test_address_is_known_in_its_usual_forms(text: str, address: str) -> None:
 @pytest.mark.parametrize(
     "address",
     """0.0.0.0 10.9.8.7 127.0.0.1 169.254.169.254 172.31.0.1 192.168.0.1 224.0.0.1 255.255.255.255 100.100.100.100
-    :: ::1 fc00::1 fe80::1 ff02::1 64:ff9b::a00:1 2002:a00:1:: 2001:db8::1""".split(),  # noqa: SIM905 - readable
+    :: ::1 fc00::1 fe80::1 ff02::1 64:ff9b::a00:1 2002:a00:1:: 2001:db8::1 ::ffff:0:a00:1""".split(),  # noqa: SIM905 - readable
 )
 def test_private_local_and_reserved_addresses_are_special(address: str) -> None:
     assert is_special(ipaddress.ip_address(address))
