@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentbox.egress.events import EgressEvent, OnEvent
-from agentbox.egress.gateway import Gateway
+from agentbox.egress.gateway import Gateway, Limits
 from agentbox.egress.names import GATEWAY_IPV4
+from agentbox.egress.pipes import Pipes
 from agentbox.egress.stock import AttachmentStock
 from agentbox.egress.upstream import Upstream
 from agentbox.isolation.network import Network
 from agentbox.models import Denial, HostTraffic, Layer
+
+_SPARE_DESCRIPTORS = 512
 
 if TYPE_CHECKING:
     from agentbox.egress.attachment import Attachment
@@ -27,6 +31,8 @@ class Egress:
         """`dns_upstream` is a server `IP:port`, None the system's resolver; `stocked` attachments are kept ready."""
         self._stock = AttachmentStock(stocked)
         self._upstream = Upstream(dns_upstream)
+        self._pipes = Pipes()
+        self._limits = Limits(connections=min(Limits().connections, _room_for_one_box()))
 
     async def open(self, rules: EgressRules, on_event: OnEvent, sockets: Sequence[str] = ()) -> WayOut:
         """A way out for one box, with the UNIX sockets that rules name and these. Raises IsolationError when this host
@@ -34,7 +40,8 @@ class Egress:
         attachment = await self._stock.lease()
         try:
             ports = await attachment.open_loopback_ports(rules.loopback_ports)
-            return WayOut(attachment, ports, rules, on_event, self._upstream, sockets)
+            gateway = Gateway(rules, on_event, self._upstream, limits=self._limits, pipes=self._pipes)
+            return WayOut(attachment, ports, gateway, (*rules.unix_paths, *sockets))
         except BaseException:
             attachment.close()
             raise
@@ -43,6 +50,7 @@ class Egress:
         """Give up the stock."""
         await self._stock.close()
         await self._upstream.close()
+        self._pipes.close()
 
 
 class WayOut:
@@ -52,16 +60,14 @@ class WayOut:
         self,
         attachment: Attachment,
         ports: dict[int, list[socket.socket]],
-        rules: EgressRules,
-        on_event: OnEvent,
-        upstream: Upstream,
-        sockets: Sequence[str] = (),
+        gateway: Gateway,
+        unix_paths: Sequence[str],
     ) -> None:
         self._attachment = attachment
         self._ports = ports
-        self._gateway = Gateway(rules, on_event, upstream)
+        self._gateway = gateway
         self._closed = False
-        self.unix_paths = tuple(dict.fromkeys((*rules.unix_paths, *sockets)))
+        self.unix_paths = tuple(dict.fromkeys(unix_paths))
         self.notes = attachment.notes
 
     @property
@@ -97,6 +103,12 @@ class WayOut:
                 for listener in listeners:
                     listener.close()
             self._attachment.close()
+
+
+def _room_for_one_box() -> int:
+    """Connections that leave descriptors for others: each takes two, and a process has as many as its limit says."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(16, (soft - _SPARE_DESCRIPTORS) // 3)
 
 
 def record_of(event: EgressEvent) -> tuple[str, str, dict[str, Any]]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -49,14 +50,13 @@ class Service:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
-        while True:
-            try:
+        # Until the socket is closed.
+        with contextlib.suppress(OSError):
+            while True:
                 connection, _ = self.stream.accept()
-            except OSError:
-                return
-            self.reached.append(b"connection")
-            with connection:
-                connection.sendall(b"the host")
+                self.reached.append(b"connection")
+                with connection, contextlib.suppress(ConnectionError):
+                    connection.sendall(b"the host")
 
     def received(self) -> bool:
         try:
@@ -65,7 +65,8 @@ class Service:
             return False
 
     def close(self) -> None:
-        self.stream.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self.stream.shutdown(socket.SHUT_RDWR)
         self.stream.close()
         self.datagram.close()
 
