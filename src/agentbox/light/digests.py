@@ -8,13 +8,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hashlib import sha256
 else:
-    try:
-        from _sha2 import sha256  # CPython 3.12
-    except ImportError:
+    # The first is of CPython 3.12 and later.
+    for _name in ("_sha2", "_sha256", "hashlib"):
         try:
-            from _sha256 import sha256
+            sha256 = __import__(_name).sha256
         except ImportError:
-            from hashlib import sha256
+            continue
+        break
 
 
 def use_the_fastest() -> None:

@@ -106,7 +106,19 @@ else:
 
         def __del__(self):
             if not self._looked_at and self._error is not None:
-                print(f"{type(self).__name__} exception was never retrieved: {self._error!r}", file=sys.stderr)  # noqa: T201
+                sys.stderr.write(f"{type(self).__name__} exception was never retrieved: {self._error!r}\n")
+
+    # The loop that runs, if any.
+    running = None
+
+    def waiter():
+        """A future of the loop that runs."""
+        return Future(running)
+
+    def settle(future):
+        """Wake whoever awaits it, once."""
+        if not future.done():
+            future.set_result(None)
 
     class Task(Future):
         """A coroutine at work."""

@@ -8,7 +8,7 @@ executors, debugging, contextvars. Importing the standard library's costs more t
 
 from __future__ import annotations
 
-from agentbox.light import contexts, signal
+from agentbox.light import contexts, futures, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ else:
     from _collections import deque
     from _heapq import heappop, heappush
 
-    from agentbox.light.futures import CancelledError, Future, InvalidStateError, Task
+    from agentbox.light.futures import CancelledError, Future, InvalidStateError, Task, settle
+    from agentbox.light.primitives import Event, Lock, Queue
 
     FIRST_COMPLETED = "FIRST_COMPLETED"
     ALL_COMPLETED = "ALL_COMPLETED"
@@ -161,7 +162,7 @@ else:
         async def _when(self, add, remove, sock):
             ready = Future(self)
             descriptor = sock.fileno()
-            add(descriptor, _settle, ready)
+            add(descriptor, settle, ready)
             try:
                 await ready
             finally:
@@ -245,135 +246,8 @@ else:
     def _ignore(_number, _frame):
         """The wakeup descriptor carries the signal to the loop."""
 
-    def _settle(future):
-        if not future.done():
-            future.set_result(None)
-
     def _number(descriptor):
         return descriptor if isinstance(descriptor, int) else descriptor.fileno()
-
-    class Event:
-        """See `asyncio.Event`."""
-
-        def __init__(self):
-            self._set = False
-            self._waiting = []
-
-        def is_set(self):
-            """Whether it is set."""
-            return self._set
-
-        def set(self):
-            """Wake all that wait."""
-            self._set = True
-            for waiter in self._waiting:
-                _settle(waiter)
-
-        def clear(self):
-            """Let later ones wait."""
-            self._set = False
-
-        async def wait(self):
-            """Until it is set."""
-            if self._set:
-                return True
-            waiter = Future(_running)
-            self._waiting.append(waiter)
-            try:
-                await waiter
-                return True
-            finally:
-                self._waiting.remove(waiter)
-
-    class Lock:
-        """See `asyncio.Lock`: the one that waits longest is next."""
-
-        def __init__(self):
-            self._held = False
-            self._waiting = deque()
-
-        def locked(self):
-            """Whether somebody holds it."""
-            return self._held
-
-        async def acquire(self):
-            """Take it, when it is free."""
-            if not self._held and all(waiter.cancelled() for waiter in self._waiting):
-                self._held = True
-                return True
-            waiter = Future(_running)
-            self._waiting.append(waiter)
-            try:
-                try:
-                    await waiter
-                finally:
-                    self._waiting.remove(waiter)
-            except CancelledError:
-                if not self._held:
-                    self._wake()
-                raise
-            self._held = True
-            return True
-
-        def release(self):
-            """Give it back."""
-            if not self._held:
-                raise RuntimeError("the lock is not held")
-            self._held = False
-            self._wake()
-
-        def _wake(self):
-            if self._waiting:
-                _settle(self._waiting[0])
-
-        async def __aenter__(self):
-            await self.acquire()
-
-        async def __aexit__(self, *_):
-            self.release()
-
-    class Queue:
-        """See `asyncio.Queue`, without a bound."""
-
-        def __init__(self):
-            self._items = deque()
-            self._waiting = deque()
-
-        def empty(self):
-            """Whether nothing is in it."""
-            return not self._items
-
-        def put_nowait(self, item):
-            """Add an item."""
-            self._items.append(item)
-            self._wake()
-
-        def get_nowait(self):
-            """The oldest item; IndexError when there is none."""
-            return self._items.popleft()
-
-        async def get(self):
-            """The oldest item, when there is one."""
-            while not self._items:
-                waiter = Future(_running)
-                self._waiting.append(waiter)
-                try:
-                    await waiter
-                except BaseException:
-                    waiter.cancel()
-                    if waiter in self._waiting:
-                        self._waiting.remove(waiter)
-                    if self._items and not waiter.cancelled():
-                        self._wake()
-                    raise
-            return self._items.popleft()
-
-        def _wake(self):
-            while self._waiting:
-                waiter = self._waiting.popleft()
-                if not waiter.done():
-                    waiter.set_result(None)
-                    return
 
     class timeout:  # noqa: N801 - the standard library's name
         """See `asyncio.timeout`."""
@@ -424,7 +298,7 @@ else:
             await _Bare()
             return
         waiter = Future(get_running_loop())
-        timer = _running.call_later(seconds, _settle, waiter)
+        timer = _running.call_later(seconds, settle, waiter)
         try:
             await waiter
         finally:
@@ -441,10 +315,10 @@ else:
 
         def note(_done):
             if return_when == FIRST_COMPLETED or all(one.done() for one in futures):
-                _settle(waiter)
+                settle(waiter)
 
         if not (all if return_when == ALL_COMPLETED else any)(one.done() for one in futures):
-            timer = None if timeout is None else _running.call_later(timeout, _settle, waiter)
+            timer = None if timeout is None else _running.call_later(timeout, settle, waiter)
             for one in futures:
                 one.add_done_callback(note)
             try:
@@ -552,7 +426,7 @@ else:
         """Run a coroutine to its end, then end what it left. Ctrl-C cancels it and is KeyboardInterrupt afterwards."""
         global _running
         loop = Loop()
-        _running = loop
+        _running = futures.running = loop
         task = loop.create_task(main)
         interrupted = []
 
@@ -583,7 +457,7 @@ else:
             if ours and signal.getsignal(signal.SIGINT) is on_interrupt:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
             loop.close()
-            _running = None
+            _running = futures.running = None
 
 
 __all__ = [
