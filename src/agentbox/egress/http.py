@@ -34,7 +34,7 @@ _NO_REQUEST_LINE = "the request line is not METHOD TARGET HTTP/1.1"
 _CHUNK_TOO_LONG = "a chunk is longer than it said"
 _HEAD_END = b"\r\n\r\n"
 
-_WORD = re.compile(_TOKEN + rb"{1,64}")
+_WORD = re.compile(_TOKEN + rb"+")
 _VERSION = re.compile(rb"[ \t]HTTP/[0-9]", re.IGNORECASE)
 _SPACE = b" \t\r\n\v\f"
 _METHODS = frozenset(
@@ -87,7 +87,7 @@ def begins_as_http(data: bytes | bytearray) -> bool | None:
         return None if not line else False
     rest = line[word.end() :]
     if not rest:
-        return None if end < 0 and len(line) < 64 else False
+        return None if end < 0 else False
     if rest[0] not in _SPACE:
         return False
     target = rest.lstrip(_SPACE).lower()

@@ -107,7 +107,7 @@ def test_chunked_body_ends_after_its_trailers_however_it_is_cut() -> None:
     [
         b"GET / HTTP/1.1\r\n", b"GET /", b"POST http://a", b"CONNECT a:1", b"BREW x HTTP/1.1\r\n",
         b"\r\n\r\nGET / HTTP/1.0\r\n", b" GET / HTTP/1.1\r\n", b"brew x http/1.1\r\n", b"GET  x\tHTTP/1.1\n",
-        b"PRI * HTTP/2.0\r\n",
+        b"PRI * HTTP/2.0\r\n", b"B" * 300 + b" / HTTP/1.1\n",
     ],
 )  # fmt: skip
 def test_what_a_lenient_server_takes_for_http_begins_as_http(data: bytes) -> None:
@@ -118,13 +118,13 @@ def test_what_a_lenient_server_takes_for_http_begins_as_http(data: bytes) -> Non
     "data",
     [
         b"SSH-2.0-OpenSSH_9\r\n", b"EHLO me\r\n", b"USER me\r\n", b"*1\r\n$4\r\n", b"OPTIONS rtsp://a RTSP/1.0\r\n",
-        b"\0\0\0\x08", b"get key\r\n", b"{\"json\": 1}", b"a001 LOGIN x y\r\n", b"GET key\r\n", b"x" * 65,
+        b"\0\0\0\x08", b"get key\r\n", b"{\"json\": 1}", b"a001 LOGIN x y\r\n", b"GET key\r\n", b"x" * 65 + b"\r\n",
     ],
 )  # fmt: skip
 def test_other_protocols_do_not_begin_as_http(data: bytes) -> None:
     assert begins_as_http(data) is False
 
 
-@pytest.mark.parametrize("data", [b"", b"\r\n", b"G", b"GET", b"GET ", b"BREW / HTTP/1.", b"OPTIONS *", b"PING me"])
+@pytest.mark.parametrize("data", [b"", b"\r\n", b"G", b"GET", b"GET ", b"BREW / HTTP/1.", b"OPTIONS *", b"PING me", b"x" * 65])
 def test_beginning_of_a_line_is_left_open(data: bytes) -> None:
     assert begins_as_http(data) is None
