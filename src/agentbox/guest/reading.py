@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Optional
 
 from agentbox.guest.tables import tables
 from agentbox.policy.parser import parse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
 
 
 def tables_of_text(text: str, root: str) -> dict[str, Any]:

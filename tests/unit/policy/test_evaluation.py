@@ -117,7 +117,7 @@ def test_same_rule_in_request_and_ceiling_counts_once_for_each() -> None:
         (Read("/w/a.py"), "interpreter"),
         (Write("/w/out/a"), "interpreter"),
         (Resolve("a.test"), "gateway"),
-        (Unix("/run/x"), "kernel"),
+        (Unix("/run/x"), "gateway"),
         (Exec(("git", "status"), "/usr/bin/git"), "kernel"),
         (Env("A_1"), "supervisor"),
     ],
