@@ -18,6 +18,8 @@ VENV := .venv
 S1_VENV := .venv-s1
 S3_VENV := .venv-s3
 SCIENCE_VENV := .venv-science
+# Seconds for each parser in `make test`; `make fuzz` takes ten times as long.
+FUZZ_SLICE := 30
 # Emulated, so slow; they touch nothing of this host and run beside the others.
 VM_TESTS := tests/vm tests/conformance/test_self_check_in_a_machine.py
 PIP_FLAGS := -qq --disable-pip-version-check --no-input --retries 5
@@ -33,10 +35,11 @@ test: system-packages $(VENV)/.dev vm-kernel $(S1_VENV)/.ready $(SCIENCE_VENV)/.
 	export AGENTBOX_TEST_SCIENCE_PYTHON="$(CURDIR)/$(SCIENCE_VENV)/bin/python"; \
 	if [ -n "$(PYTEST_ARGS)" ]; then exec $(VENV)/bin/pytest -ra $(PYTEST_ARGS); fi; \
 	log=$$(mktemp) code=0; \
-	$(VENV)/bin/pytest -ra -p no:cacheprovider $(VM_TESTS) >$$log 2>&1 </dev/null & machines=$$!; \
+	{ $(VENV)/bin/pytest -ra -p no:cacheprovider $(VM_TESTS) || code=$$?; \
+	$(VENV)/bin/python -m tests.fuzz --seed 1 --seconds $(FUZZ_SLICE) || code=$$?; exit $$code; } >$$log 2>&1 </dev/null & beside=$$!; \
 	$(VENV)/bin/pytest -ra $(addprefix --ignore=,$(VM_TESTS)) || code=$$?; \
-	echo "tests in virtual machines:"; \
-	wait $$machines || code=$$?; \
+	echo "tests in virtual machines, and slices of make fuzz:"; \
+	wait $$beside || code=$$?; \
 	cat $$log; rm -f $$log; exit $$code
 
 # A kernel with control groups version 2 alone, for the tests that boot one; unpacked into a cache, not installed.
