@@ -30,9 +30,7 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
         # Without O_NONBLOCK the opening of a named pipe would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise TraceError(
-            f"{path}: cannot be read: {error.strerror}", hint="name the trace: -t FILE"
-        ) from error
+        raise TraceError(f"{path}: cannot be read: {error.strerror}", hint="name the trace: -t FILE") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise TraceError(f"{path}: is no regular file", hint="name the trace: -t FILE")

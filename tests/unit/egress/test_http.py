@@ -125,6 +125,8 @@ def test_other_protocols_do_not_begin_as_http(data: bytes) -> None:
     assert begins_as_http(data) is False
 
 
-@pytest.mark.parametrize("data", [b"", b"\r\n", b"G", b"GET", b"GET ", b"BREW / HTTP/1.", b"OPTIONS *", b"PING me", b"x" * 65])
+@pytest.mark.parametrize(
+    "data", [b"", b"\r\n", b"G", b"GET", b"GET ", b"BREW / HTTP/1.", b"OPTIONS *", b"PING me", b"x" * 65]
+)
 def test_beginning_of_a_line_is_left_open(data: bytes) -> None:
     assert begins_as_http(data) is None
