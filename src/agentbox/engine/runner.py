@@ -23,7 +23,7 @@ from agentbox.engine.supervisor import OutputSink
 from agentbox.engine.threads import in_thread
 from agentbox.engine.trace_store import TraceStore
 from agentbox.engine.walk import Decided, Walk
-from agentbox.engine.way_out import Egress
+from agentbox.engine.way_out import STOCKED, Egress
 from agentbox.errors import (
     AgentboxError,
     BackendUnavailableError,
@@ -70,7 +70,7 @@ class Runner:
         self._ceiling = ceiling_of(settings)
         self._policy_ceiling = PolicyCeiling(settings.policy_ceiling)
         self._traces: RunTraces | None = None
-        self._egress = Egress(settings.dns_upstream)
+        self._egress = Egress(settings.dns_upstream, stocked=STOCKED if _may_open(settings) else 0)
         self._guards = Guards(settings.resolved_state_dir() / "guards")
         self._admission = Admission(settings.max_concurrent_runs, settings.max_queued_runs)
         self._threads = ThreadPoolExecutor(_FILE_THREADS, "agentbox-files")
@@ -122,6 +122,7 @@ class Runner:
                 )
             self._enforcement[backend.name] = await selfcheck.probe(backend, self._python(), self._probe_directory)
             self._backends[backend.name] = backend
+        self._egress.fill()
         if settings.snapshot_ttl_seconds:
             self._expiry = asyncio.create_task(self._remove_expired_snapshots())
 
@@ -267,6 +268,11 @@ class Runner:
 
     async def _in_thread(self, work: Callable[..., _T], *arguments: object) -> _T:
         return await in_thread(self._threads, work, *arguments)
+
+
+def _may_open(settings: Settings) -> bool:
+    """Whether runs of this server may have a way out at all."""
+    return bool(settings.egress_allowlist) or settings.allow_request_egress or settings.policy_ceiling is not None
 
 
 def ceiling_of(settings: Settings) -> Ceiling:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import resource
 import socket
 from collections.abc import Mapping, Sequence
@@ -12,11 +14,13 @@ from agentbox.egress.events import EgressEvent, OnEvent
 from agentbox.egress.gateway import Gateway, Limits
 from agentbox.egress.names import GATEWAY_IPV4
 from agentbox.egress.pipes import Pipes
-from agentbox.egress.stock import AttachmentStock
+from agentbox.egress.stock import DEFAULT_SIZE, AttachmentStock
 from agentbox.egress.upstream import Upstream
+from agentbox.errors import IsolationError
 from agentbox.isolation.network import Network
 from agentbox.models import Denial, HostTraffic, Layer
 
+STOCKED = DEFAULT_SIZE
 _SPARE_DESCRIPTORS = 512
 
 if TYPE_CHECKING:
@@ -31,8 +35,17 @@ class Egress:
         """`dns_upstream` is a server `IP:port`, None the system's resolver; `stocked` attachments are kept ready."""
         self._stock = AttachmentStock(stocked)
         self._upstream = Upstream(dns_upstream)
+        self._filling: asyncio.Task[None] | None = None
         self._pipes = Pipes()
         self._limits = Limits(connections=min(Limits().connections, _room_for_one_box()))
+
+    def fill(self) -> None:
+        """Begin to make the stock. A host that cannot is found out by the first box that needs one."""
+        self._filling = asyncio.create_task(self._fill())
+
+    async def _fill(self) -> None:
+        with contextlib.suppress(IsolationError):
+            await self._stock.fill()
 
     async def open(self, rules: EgressRules, on_event: OnEvent, sockets: Sequence[str] = ()) -> WayOut:
         """A way out for one box, with the UNIX sockets that rules name and these. Raises IsolationError when this host
@@ -48,6 +61,9 @@ class Egress:
 
     async def close(self) -> None:
         """Give up the stock."""
+        if self._filling is not None:
+            self._filling.cancel()
+            await asyncio.gather(self._filling, return_exceptions=True)
         await self._stock.close()
         await self._upstream.close()
         self._pipes.close()
