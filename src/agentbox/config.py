@@ -100,6 +100,15 @@ def _path(text: str) -> Path | None:
     return Path(text).expanduser() if text.strip() else None
 
 
+def _directory(text: str) -> str | None:
+    # No Path: `run` and `verify` read this, and importing pathlib is a fifth of the start of either.
+    text = text.strip()
+    found = os.path.expanduser(text)
+    if found.startswith("~"):
+        raise ValueError(f"there is no home directory for {found.partition('/')[0]}")
+    return found or None
+
+
 def _allowlist(text: str) -> tuple[str, ...]:
     return parse_allowlist([part.strip() for part in text.split(",") if part.strip()])
 
@@ -176,7 +185,7 @@ class Settings:
     trace_keep_runs: int = setting(1000, _integer(1, 1 << 24), "traces kept for each caller; the oldest go first")
     trace_keep_bytes: int = setting(_GIB, _integer(1 << 16, 1 << 50), "bytes of traces kept for each caller")
     trace_max_bytes: int = setting(64 << 20, _integer(1 << 16, 1 << 40), "a run whose trace grows beyond is ended")
-    state_dir: Path | None = setting(None, _path, "where snapshots and state live")
+    state_dir: str | Path | None = setting(None, _directory, "where snapshots and state live")
     snapshot_dir: Path | None = setting(None, _path, "where snapshots live; default STATE_DIR/snapshots")
     snapshot_max_bytes: int = setting(512 << 20, _integer(1024, 1 << 50), "largest unpacked snapshot")
     snapshot_quota_bytes: int = setting(4 * _GIB, _integer(1024, 1 << 50), "packed bytes that one caller may store")

@@ -19,9 +19,14 @@ else:
 
 def use_the_fastest() -> None:
     """Load OpenSSL's, which hashes a record in half the time."""
-    import hashlib
+    try:
+        # What `hashlib` hands on, without what else it loads.
+        from _hashlib import openssl_sha256 as fastest
 
-    globals()["sha256"] = hashlib.sha256
+        fastest()
+    except (ImportError, ValueError):
+        from hashlib import sha256 as fastest
+    globals()["sha256"] = fastest
 
 
 __all__ = ["sha256", "use_the_fastest"]

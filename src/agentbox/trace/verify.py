@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 # From so many bytes on, loading the faster hash function pays.
 _LARGE_BYTES = 1 << 20
-_SHA = b',"sha":"'
-_SHA_MEMBER = len(_SHA) + 64
+_SHA = b'"sha":"'
 # Arguments come first in a line and `count` first in those of a signature.
 _SIGNED_START = b'{"args":{"count":'
 
@@ -101,79 +100,95 @@ class _Scan:
         self._policy = first.args.get("policy_sha256")
         self._check_each = check_each
         self._tree = MerkleTree()
+        self._head = record.GENESIS.encode()
+        self._count = self._offset = 0
         self._signed: Entry | None = None
+        self._signed_line = b""
         self.anchor = Anchor(run=str(self._run or ""))
 
     def run(self, file: BinaryIO) -> bool:
         """Go as far as possible; whether a signature was met."""
-        sha256, grow = digests.sha256, self._tree.append
-        head = record.GENESIS.encode()
-        count = start = 0
         try:
             for block, ended in blocks(file):
-                if not ended:
+                if not ended or not self._pass(block):
                     break
-                for position, line in enumerate(block):
-                    # (1) `sha` stands before `ts` and `v`, and no number holds a comma: the place of `sha` is known
-                    # without parsing, and a line that has it elsewhere is another line.
-                    cut = line.rfind(_SHA)
-                    end = cut + _SHA_MEMBER
-                    if cut < 0 or not line.startswith(b'",', end) or line.count(b",", end) != 2:
-                        return self._signed is not None
-                    # (2) The hash is over the line as it stands, without `sha`.
-                    digest = sha256(head + line[:cut] + line[end + 1 :]).digest()
-                    before, head = head, hexlify(digest)
-                    if not line.startswith(head, cut + 8):
-                        return self._signed is not None
-                    # (3) A signature over everything before makes it the writer's.
-                    if line.startswith(_SIGNED_START) and (entry := _signed_entry(line)):
-                        if not self._accept(entry, count, before.decode()):
-                            return self._signed is not None
-                        grow(digest)
-                        count += 1
-                        offset = start + sum(map(len, block[: position + 1])) + position + 1
-                        self._move_anchor(entry, count, offset)
-                        if self.anchor.sealed:
-                            return True
-                        continue
-                    grow(digest)
-                    count += 1
-                start += sum(map(len, block)) + len(block)
         except LineTooLongError:
             pass
         return self._signed is not None
 
+    def _pass(self, block: list[bytes]) -> bool:
+        """Go over some lines; whether to go on."""
+        begin = 0
+        for at, line in enumerate(block):
+            if line.startswith(_SIGNED_START) and (entry := _signed_entry(line)):
+                if not (self._chain(block[begin:at]) and self._accept(entry, line) and self._chain([line])):
+                    return False
+                self._move_anchor(entry)
+                if self.anchor.sealed:
+                    return False
+                begin = at + 1
+        return self._chain(block[begin:])
+
+    def _chain(self, lines: list[bytes]) -> bool:
+        """Whether each of the lines continues the one before; then they count."""
+        sha256, join = digests.sha256, b",".join
+        head = self._head
+        found, stated = [], []
+        try:
+            for line in lines:
+                # (1) `sha` stands before `ts` and `v`, and none of them holds a comma: its place is known without
+                # parsing, and a line that has it elsewhere is another line.
+                before, sha, ts, version = line.rsplit(b",", 3)
+                # (2) The hash is over the line as it stands, without `sha`.
+                found.append(sha256(join((head + before, ts, version))).digest())
+                stated.append(sha)
+                head = sha[len(_SHA) : -1]
+        except ValueError:
+            return False
+        # (3) All hashes are those that the lines state. No `sha` of (1) holds a comma, so what is equal when it is
+        # joined by commas is equal one by one.
+        digits = hexlify(b"".join(found), "|", -32).replace(b"|", b'",' + _SHA)
+        if found and join(stated) != _SHA + digits + b'"':
+            return False
+        self._tree.extend(found)
+        self._head = head
+        self._count += len(lines)
+        self._offset += sum(map(len, lines)) + len(lines)
+        return True
+
     def last_is_good(self) -> bool:
-        """Whether the signature at the anchor was made with a trusted key."""
+        """Whether the signature at the anchor was made with a trusted key, over the very bytes that stand there."""
         if self._signed is None:
             return False
         key = self._trust.key(self._signed.args["key"])
-        return key is not None and is_signed_by(self._signed.fields, key)
+        fields = self._signed.fields
+        return key is not None and is_canonical(self._signed_line, fields) and is_signed_by(fields, key)
 
-    def _accept(self, entry: Entry, count: int, head: str) -> bool:
+    def _accept(self, entry: Entry, line: bytes) -> bool:
         """Whether a checkpoint speaks about exactly what stands before it."""
         claim = claim_of(entry.args)
         if (
             claim is None
             or self._trust.key(claim.key) is None
             or (claim.run, claim.policy_sha256) != (self._run, self._policy)
-            or (entry.i, claim.count, claim.head) != (count, count, head)
+            or (entry.i, claim.count, claim.head) != (self._count, self._count, self._head.decode())
             or claim.root != self._tree.root()
         ):
             return False
-        former, self._signed = self._signed, entry
+        former = self._signed, self._signed_line
+        self._signed, self._signed_line = entry, line
         if self._check_each and not self.last_is_good():
-            self._signed = former
+            self._signed, self._signed_line = former
             return False
         return True
 
-    def _move_anchor(self, entry: Entry, count: int, offset: int) -> None:
+    def _move_anchor(self, entry: Entry) -> None:
         self.anchor = Anchor(
             run=str(self._run),
             policy_sha256=str(self._policy),
             key=entry.args["key"],
-            offset=offset,
-            count=count,
+            offset=self._offset,
+            count=self._count,
             head=entry.sha,
             tree=self._tree.copy(),
             sealed=entry.op == record.SEAL,
@@ -187,7 +202,7 @@ def _signed_entry(line: bytes) -> Entry | None:
     except NotCanonicalError:
         return None
     is_signed = entry.kind == "meta" and entry.op in (record.CHECKPOINT, record.SEAL)
-    return entry if is_signed and is_canonical(line, entry.fields) else None
+    return entry if is_signed else None
 
 
 def _whole(anchor: Anchor, trust: Trust) -> Verdict:
