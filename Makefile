@@ -57,7 +57,7 @@ check: lint ## lint, architecture and unit tests; under a minute
 bench: $(VENV)/.server $(S1_VENV)/.ready $(S3_VENV)/.ready ## measure against floors and the old programs; prints a table and JSON
 	AGENTBOX_BENCH_S1_PYTHON="$(CURDIR)/$(S1_VENV)/bin/python" \
 	AGENTBOX_BENCH_S3_PYTHON="$(CURDIR)/$(S3_VENV)/bin/python" \
-	$(VENV)/bin/python -m benchmarks.run $(BENCH_ARGS)
+	$(VENV)/bin/python -m benchmarks.all $(BENCH_ARGS)
 
 fuzz: $(VENV)/.dev ## feed every parser of hostile bytes with mutated input, 5 minutes each (SECONDS=30 for less, FUZZ_ARGS=NAME for one)
 	$(VENV)/bin/python -m tests.fuzz --seconds $(or $(SECONDS),300) $(FUZZ_ARGS)

@@ -27,6 +27,8 @@ from benchmarks.traces import write_old, write_ours
 from tests.running_server import clean_environment
 
 PYTHON = "/usr/bin/python3"
+_SCRIPT = Path(sys.executable).with_name("agentbox")
+AGENTBOX = [str(_SCRIPT)] if _SCRIPT.is_file() else [sys.executable, "-m", "agentbox.cli.main"]
 _HERE = Path(__file__).parent
 _POLICY = "read: ./data\nexec: /bin/true\nexec: /usr/bin/python3\nnet: localhost\nenv: PATH\n"
 READS, SPAWNS = 4000, 300
@@ -65,7 +67,9 @@ class Place:
     def __init__(self, directory: Path, old_python: str) -> None:
         self.directory = directory
         self.old = str(Path(old_python).parent / "agentbox") if old_python else ""
+        # A user's modules are compiled; an installed command starts without what `-m` adds.
         self._environment = clean_environment({"AGENTBOX_STATE_DIR": str(directory / "state"), "PATH": "/usr/bin:/bin"})
+        self._environment.pop("PYTHONDONTWRITEBYTECODE", None)
         project = self.project = directory / "project"
         (project / "data").mkdir(parents=True)
         for number in range(FILES):
@@ -78,7 +82,7 @@ class Place:
         return []
 
     def guarded(self) -> list[str]:
-        return [sys.executable, "-m", "agentbox.cli.main", "run", "-p", "agentbox.policy", "--"]
+        return [*AGENTBOX, "run", "-p", "agentbox.policy", "--"]
 
     def unjudged(self) -> list[str]:
         return [sys.executable, "-m", "benchmarks.unjudged", "run", "-p", "agentbox.policy", "--"]
@@ -153,7 +157,6 @@ def pairs(place: Place, records: list[int]) -> Iterator[Pair]:
 
     case = "start of a program, judged to unjudged, wall clock"
     yield Pair(case, "<= 1.6", "us", lambda: spawning(place.guarded()), lambda: spawning(place.unjudged()))
-    agentbox = [sys.executable, "-m", "agentbox.cli.main"]
     for count in records if place.old else ():
         ours, old = f"{count}.jsonl", f"{count}.old.jsonl"
         write_ours(place.project / ours, place.directory, count)
@@ -162,7 +165,7 @@ def pairs(place: Place, records: list[int]) -> Iterator[Pair]:
             f"verify {count} records, start included, to agentbox-runtime 0.3",
             "<= 0.2",
             "us",
-            lambda name=ours, count=count: place.verifies(agentbox, name, count),
+            lambda name=ours, count=count: place.verifies(AGENTBOX, name, count),
             lambda name=old, count=count: place.verifies([place.old], name, count),
         )
 

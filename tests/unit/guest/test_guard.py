@@ -31,6 +31,31 @@ def test_denial_has_an_errno_for_programs_that_look_at_it(host: Host, python: st
     assert done.stdout == "13 True agentbox: policy denies read /etc/passwd\n"
 
 
+def test_denial_that_repeats_is_refused_and_recorded_each_time(host: Host, python: str) -> None:
+    text = "for _ in range(3):\n    try: open('secret.txt')\n    except PermissionError as e: print(e)"
+    done = host.run(POLICY, [python, *code(text)])
+    target = f"{host.project}/secret.txt"
+    assert done.stdout == f"agentbox: policy denies read {target}\n" * 3
+    assert done.of("deny", "read") == [{"target": target, "enforced": True}] * 3
+
+
+def test_refused_name_is_judged_anew_when_it_is_a_directory_and_again_when_it_is_a_file(
+    host: Host, python: str
+) -> None:
+    text = (
+        "import os, subprocess\n"
+        "def look(program):\n"
+        "    subprocess.run([program, 'other'], check=True)\n"
+        "    try: os.close(os.open('other', os.O_RDONLY)); print('opened')\n"
+        "    except PermissionError: print('refused')\n"
+        "look('touch'); look('touch'); subprocess.run(['rm', 'other'])\n"
+        "look('mkdir'); subprocess.run(['rmdir', 'other']); look('touch')"
+    )
+    policy = "exec: touch\nexec: rm\nexec: mkdir\nexec: rmdir\n"
+    done = host.run(policy, [python, *code(text)], wall="jail")
+    assert done.stdout == "refused\nrefused\nopened\nrefused\n", done.stderr
+
+
 def test_read_is_recorded_with_the_hash_of_its_content(host: Host, python: str) -> None:
     done = host.run(POLICY, [python, *code("open('data/a.txt').read(); open('data/none')")])
     path = host.project / "data"

@@ -39,13 +39,23 @@ class Effects:
     def deny(self, op: str, target: str, more: Any = None) -> Any:
         """Record a denial, with `more` members beside the target. Gives the error to raise, None when denials are not
         enforced."""
+        return self.deny_again(self.denial(op, target, more))
+
+    def denial(self, op: str, target: str, more: Any = None) -> Any:
+        """A denial that is ready for `deny_again`: its record up to where the lane stands, and what it says."""
         shown = target if len(target) <= _MAX_TARGET else target[:_MAX_TARGET]
         args = {"target": shown, "enforced": self.enforce, **(more or {})}
-        self.channel.send(self._body("deny", op, text_of(args)))
+        body = f'{{"id":0,"kind":"deny","op":"{op}","args":{text_of(args)},"lane":'.encode("ascii")
         printable = shown.encode("utf-8", "backslashreplace").decode("utf-8")
+        return body, f"{op} {printable}"
+
+    def deny_again(self, ready: Any) -> Any:
+        """Record a denial that `denial` prepared. Gives the error to raise, None when denials are not enforced."""
+        body, text = ready
+        self.send_again(body)
         if self.enforce:
-            return refusal(f"agentbox: policy denies {op} {printable}")
-        self._would(f"{op} {printable}")
+            return refusal(f"agentbox: policy denies {text}")
+        self._would(text)
         return None
 
     def _would(self, text: str) -> None:

@@ -43,7 +43,8 @@ class Files:
         self._observations = observations
         self._own = observations.own
         self._caps = caps
-        self._verdicts: dict[str, int] = {}
+        # By the resolved path: what to do, or the refusal that is ready.
+        self._verdicts: dict[str, Any] = {}
         self._cacheable = not answers.has_once
 
     def handlers(self) -> Any:
@@ -119,8 +120,12 @@ class Files:
             return self._write(path, flags, mode)
         full, found = self._paths.resolve(path)
         verdict = self._verdicts.get(full)
-        if verdict is None:
-            verdict = self._read_verdict(full, found)
+        if type(verdict) is not int:
+            # What was refused may have become a directory, whose names may be looked up.
+            if verdict is not None and not _is_directory(found):
+                verdict = self._effects.deny_again(verdict) or _RECORD
+            else:
+                verdict = self._read_verdict(full, found)
             if type(verdict) is not int:
                 return verdict
         if verdict == _PASS or flags & _PATH_ONLY:
@@ -131,7 +136,7 @@ class Files:
         identity = f"{found.st_dev}:{found.st_ino}" if found is not None else None
         allowed, rule, _, _ = self._answers.read(full, identity)
         if not allowed and rule is not None:
-            return self._effects.deny("read", full) or _RECORD
+            return self._refuse(full, found)
         if self._view.is_code(full):
             verdict = _PASS
         elif allowed:
@@ -139,17 +144,29 @@ class Files:
         elif self._view.reads(full) or self._is_directory_lookup(full, found):
             verdict = _PASS
         else:
-            return self._effects.deny("read", full) or _RECORD
-        if self._cacheable:
+            return self._refuse(full, found)
+        self._keep(full, found, verdict)
+        return verdict
+
+    def _refuse(self, full: str, found: Any) -> Any:
+        """The error of a denied reading, recorded; or that it goes on, where denials are only recorded."""
+        ready = self._effects.denial("read", full)
+        # Which of the kernel's files are a process's own changes when it forks.
+        if not full.startswith("/proc/"):
+            self._keep(full, found, ready)
+        return self._effects.deny_again(ready) or _RECORD
+
+    def _keep(self, full: str, found: Any, verdict: Any) -> None:
+        """Remember a verdict, unless it may be another one the next time: what is counted, and a directory, which a
+        file may replace."""
+        if self._cacheable and not _is_directory(found):
             if len(self._verdicts) >= _MAX_VERDICTS:
                 self._verdicts.clear()
             self._verdicts[full] = verdict
-        return verdict
 
     def _is_directory_lookup(self, full: str, found: Any) -> bool:
         """Opening a directory gives its names only: behind a wall the kernel decides which."""
-        is_directory = found is not None and found.st_mode & _KIND == _DIRECTORY
-        return is_directory and (not self._effects.strict or self._view.is_listable(full))
+        return _is_directory(found) and (not self._effects.strict or self._view.is_listable(full))
 
     def _write(self, path: str, flags: int, mode: Any) -> Any:
         full, found = self._paths.resolve(path)
@@ -346,6 +363,10 @@ class Files:
         if not self._effects.enforce:
             return None
         return refusal(f"agentbox: a path of type {type(given).__name__} is refused here; give its text: os.fspath()")
+
+
+def _is_directory(found: Any) -> bool:
+    return found is not None and found.st_mode & _KIND == _DIRECTORY
 
 
 def _is_honest(kind: Any) -> bool:
