@@ -22,6 +22,9 @@ SCIENCE_VENV := .venv-science
 FUZZ_SLICE := 30
 # Emulated, so slow; they touch nothing of this host and run beside the others.
 VM_TESTS := tests/vm tests/conformance/test_self_check_in_a_machine.py
+# They compare what the host has before and after, so nothing else may come and go meanwhile.
+ALONE := tests/adversarial/resource tests/adversarial/survivors tests/adversarial/egress tests/adversarial/run \
+	tests/conformance tests/integration/test_cli_run.py tests/integration/test_cli_run_terminal.py
 PIP_FLAGS := -qq --disable-pip-version-check --no-input --retries 5
 
 help: ## list the targets
@@ -37,7 +40,8 @@ test: system-packages $(VENV)/.dev vm-kernel $(S1_VENV)/.ready $(SCIENCE_VENV)/.
 	log=$$(mktemp) code=0; \
 	{ $(VENV)/bin/pytest -ra -p no:cacheprovider $(VM_TESTS) || code=$$?; \
 	$(VENV)/bin/python -m tests.fuzz --seed 1 --seconds $(FUZZ_SLICE) || code=$$?; exit $$code; } >$$log 2>&1 </dev/null & beside=$$!; \
-	$(VENV)/bin/pytest -ra $(addprefix --ignore=,$(VM_TESTS)) || code=$$?; \
+	$(VENV)/bin/pytest -ra -n 2 --dist loadfile -p no:cacheprovider $(addprefix --ignore=,$(VM_TESTS) $(ALONE)) || code=$$?; \
+	$(VENV)/bin/pytest -ra -p no:cacheprovider $(ALONE) $(addprefix --ignore=,$(VM_TESTS)) || code=$$?; \
 	echo "tests in virtual machines, and slices of make fuzz:"; \
 	wait $$beside || code=$$?; \
 	cat $$log; rm -f $$log; exit $$code
