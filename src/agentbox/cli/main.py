@@ -26,11 +26,16 @@ def main() -> None:
     if sys.argv[1:2] == ["run"]:
         # Nothing that is made before the command runs is garbage; agent_run.py turns the collector on again.
         gc.disable()
+        from agentbox.light import bundle
+
+        modules = bundle.use()
         from agentbox.cli.front import read_words, run_at_once
 
         options = read_words(sys.argv[2:])
         if options is not None:
-            _leave(_guarded(lambda: run_at_once(options)))
+            code = _guarded(lambda: run_at_once(options))
+            modules.keep("agentbox.isolation.launcher.serving")
+            _leave(code)
         gc.enable()
     if sys.argv[1:2] == ["verify"]:
         from agentbox.cli import checking

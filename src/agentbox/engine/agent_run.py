@@ -318,6 +318,7 @@ class _Session:
             with signals.passed_on():
                 key, exited, master = await self._start(box, terminal)
                 signals.started(key)
+                gc.freeze()
                 gc.enable()
                 meanwhile = asyncio.create_task(asyncio.to_thread(_meanwhile, self._key))
                 if terminal is not None:

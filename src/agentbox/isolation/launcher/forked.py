@@ -67,6 +67,8 @@ def fork_launcher() -> tuple[Forked, socket.socket]:
         process.forget_environment()
         from agentbox.isolation.launcher.serving import serve
 
+        # Modules are no garbage; looking through them would copy their pages in every fork.
+        gc.freeze()
         gc.enable()
         serve(3)
     except BaseException as error:
