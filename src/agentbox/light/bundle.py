@@ -87,7 +87,8 @@ class Bundle:
     def keep(self, also: str) -> None:
         """Write the file anew when modules were imported that are not in it, with those that `also` imports, which a
         fork of this process needs. A place that cannot be written is left as it is."""
-        if sys.dont_write_bytecode or not self._missing():
+        writable = os.access(os.path.dirname(self._path), os.W_OK)
+        if sys.dont_write_bytecode or not writable or not self._missing():
             return
         __import__(also)
         found = {name: entry for name in self._missing() if (entry := _entry(name, sys.modules[name])) is not None}
