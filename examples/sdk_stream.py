@@ -11,7 +11,7 @@ URL = os.environ.get("AGENTBOX_URL", "http://127.0.0.1:8080")
 CODE = """
 import sys, time
 for number in range(3):
-    print("line", number)
+    print(f"line {number}")
     time.sleep(0.1)
 print("done", file=sys.stderr)
 """

@@ -91,7 +91,7 @@ def test_a_fault_in_the_text_is_named_with_line_column_and_a_caret(client: httpx
 @pytest.mark.parametrize(
     ("policy", "word"),
     [
-        ("net: example.com", "gateway"),
+        ("net: example.com", "permits no network"),
         ("write: /tmp/out max=1MB", "below /work"),
         ("deny: read /proc", "cannot start"),
         ("deny: write /", "cannot start"),

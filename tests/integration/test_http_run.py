@@ -45,6 +45,7 @@ NEW_KEYS = [
     "usage",
     "denials",
     "trace",
+    "egress",
 ]
 
 
