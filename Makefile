@@ -23,8 +23,10 @@ FUZZ_SLICE := 30
 # Emulated, so slow; they touch nothing of this host and run beside the others.
 VM_TESTS := tests/vm tests/conformance/test_self_check_in_a_machine.py
 # They compare what the host has before and after, so nothing else may come and go meanwhile.
-ALONE := tests/adversarial/resource tests/adversarial/survivors tests/adversarial/egress tests/adversarial/run \
-	tests/conformance tests/integration/test_cli_run.py tests/integration/test_cli_run_terminal.py
+ALONE := tests/adversarial/resource tests/adversarial/survivors tests/adversarial/egress/test_neighbours.py \
+	tests/adversarial/egress/test_floods.py tests/adversarial/run/test_killed_at_random_moments.py \
+	tests/adversarial/run/test_killed_at_any_moment.py tests/conformance \
+	tests/integration/test_cli_run.py tests/integration/test_cli_run_terminal.py
 PIP_FLAGS := -qq --disable-pip-version-check --no-input --retries 5
 
 help: ## list the targets
