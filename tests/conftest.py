@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -26,7 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 NOT_HERE = "not on this host: "
 
 
-def not_here(reason: str) -> None:
+def not_here(reason: str) -> NoReturn:
     """Skip, also where every part is required: nothing that could be installed would make the test possible."""
     pytest.skip(NOT_HERE + reason)
 

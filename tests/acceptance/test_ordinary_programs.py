@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.adversarial.escape.test_ordinary_software import IMPORT_SWEEP
+from tests.conftest import not_here
 from tests.policy_run import PolicyRun, Project, has_program, new_project
 
 pytestmark = pytest.mark.linux
@@ -55,7 +56,7 @@ def test_every_module_that_imports_outside_imports_under_a_policy(project: Proje
 def test_an_installed_package_imports_under_a_policy(project: Project, package: str) -> None:
     probe = [sys.executable, "-c", f"import {package}"]
     if subprocess.run(probe, capture_output=True, check=False).returncode:
-        pytest.skip(f"not on this host: the tests' Python has no {package}")
+        not_here(f"the tests' Python has no {package}")
     project.policy("read: ./data")
     done = project.run(sys.executable, "-c", f"import {package}; print('works')", options=["-q"])
     assert done.text == "works\n", done
@@ -150,7 +151,7 @@ def _need(program: str) -> None:
 
 def test_programs_of_another_user_s_project_work_for_root(project: Project) -> None:
     if os.geteuid() != 0:
-        pytest.skip("not on this host: needs root")
+        not_here("only root can give files away")
     for path in (project.directory, *project.directory.rglob("*")):
         os.chown(path, 4321, 4321)
     project.policy("write: .", "exec: find, git")

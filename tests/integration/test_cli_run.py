@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.adversarial.host_state import until
+from tests.conftest import not_here
 from tests.policy_run import AGENTBOX, SYSTEM_PATH, Project, new_project
 
 pytestmark = pytest.mark.linux
@@ -305,7 +306,7 @@ def test_a_trace_outgrowing_its_disk_ends_the_run_with_the_code_of_an_incomplete
     project: Project, tmp_path: Path
 ) -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system")
+        not_here("only root can mount a small file system")
     small = tmp_path / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], check=True)
@@ -321,7 +322,7 @@ def test_a_trace_outgrowing_its_disk_ends_the_run_with_the_code_of_an_incomplete
 
 def test_a_read_only_project_is_explained(project: Project) -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root can make a mount read-only")
+        not_here("only root can make a mount read-only")
     where = str(project.directory)
     subprocess.run(["mount", "--bind", where, where], check=True)
     try:
@@ -346,7 +347,7 @@ def test_write_grants_that_are_missing_are_made_and_taken_back_when_unused(proje
 
 def test_what_root_s_command_writes_belongs_to_the_project_s_owner(project: Project) -> None:
     if os.geteuid() != 0:
-        pytest.skip("needs root")
+        not_here("only root can give files away")
     for path in (project.directory, *project.directory.rglob("*")):
         os.chown(path, 4321, 4321)
     done = project.run("sh", "-c", "cat src/note.txt; echo x > out/made")
@@ -376,7 +377,7 @@ def test_a_disk_limit_claims_nothing_for_directories_of_the_host(
 
 def test_the_trace_of_root_s_run_is_the_project_s_owner_s_and_in_no_program_s_way(project: Project) -> None:
     if os.geteuid() != 0:
-        pytest.skip("needs root")
+        not_here("only root can give files away")
     os.chown(project.directory, 4321, 4321)
     project.policy("read: .")
     code = "import os; print([entry.is_file() for entry in os.scandir('.') if entry.name == 'trace.jsonl'])"
@@ -442,7 +443,7 @@ def test_runs_start_in_any_directory(project: Project, directory: str, tmp_path:
 @pytest.mark.parametrize("rule", ["read: /", "write: /tmp", "read: /run", "read: /proc, /dev"])
 def test_grants_around_the_box_s_own_directories_work(project: Project, rule: str, tmp_path: Path) -> None:
     if rule == "read: /" and os.geteuid() != 0:
-        pytest.skip("not everything below / can be shown by an ordinary user")
+        not_here("not everything below / can be shown by an ordinary user")
     project.policy(rule, "exec: cat, ls")
     done = project.run("sh", "-c", f"ls {project.state}; echo $HOME; ls -d $HOME; echo x > /dev/null && echo null")
     assert done.exit_code == 0, done
@@ -478,7 +479,7 @@ def test_files_with_a_set_user_id_cannot_be_planted(project: Project) -> None:
 def test_an_ordinary_user_s_run_works_and_owns_what_it_wrote(standings: object, tmp_path: Path) -> None:
     standing = standings("user")  # type: ignore[operator]
     if standing.user is None:
-        pytest.skip("the other tests run as an ordinary user already")
+        not_here("the other tests run as an ordinary user already")
     home = standing.user.directory("policy-run")
     for name in ("project", "state"):
         (home / name).mkdir()

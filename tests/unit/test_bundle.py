@@ -103,7 +103,9 @@ def test_a_file_that_others_may_write_is_not_believed(package: Path, mode: int) 
     assert _run(package, USE + SHOW) == "0 SourceFileLoader"
 
 
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0, reason="not on this host: only root can give files away"
+)
 def test_a_file_of_another_user_is_not_believed(package: Path) -> None:
     os.chown(_made(package), 4711, 4711)
     assert _run(package, USE + SHOW) == "0 SourceFileLoader"

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.adversarial.egress.ground import SEATS, Ground, far_services, process_that_listens, serving
+from tests.conftest import not_here
 from tests.integration.egress.world import world
 from tests.standing import Standing
 
@@ -17,7 +18,7 @@ from tests.standing import Standing
 @pytest.fixture(scope="session")
 def ground(tmp_path_factory: pytest.TempPathFactory, standings: Callable[[str], Standing]) -> Iterator[Ground]:
     if os.geteuid() != 0:
-        pytest.skip("only root can make the world that is attacked")
+        not_here("only root can make the world that is attacked")
     with ExitStack() as stack:
         found = stack.enter_context(world(tmp_path_factory.mktemp("world")))
         stack.enter_context(far_services(found))

@@ -18,9 +18,10 @@ import pytest
 from agentbox.egress.rules import EgressRules
 from agentbox.policy.parser import parse
 from tests.adversarial.egress.far_services import EVIL, PORT_KEEP, REBIND, WEB
-from tests.adversarial.egress.ground import Ground, serving
+from tests.adversarial.egress.ground import SEATS, Ground, serving
 from tests.integration.egress.servers import Seen, requests_in
 from tests.integration.egress.world import server
+from tests.ports import IPV4, IPV6, STREAM, sockets_at_one_port
 
 pytestmark = pytest.mark.linux
 
@@ -51,8 +52,9 @@ def loopback(ground: Ground) -> Iterator[Loopback]:
 
         def made() -> list[socket.socket]:
             allowed = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            shut = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            six = stack.enter_context(socket.create_server(("::1", shut.getsockname()[1]), family=socket.AF_INET6))
+            shut, six = sockets_at_one_port((IPV4, STREAM), (IPV6, STREAM))
+            for listener in (shut, six):
+                stack.enter_context(listener).listen()
             datagrams = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
             datagrams.bind(("127.0.0.1", 0))
             abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -324,9 +326,9 @@ def test_a_backend_that_cannot_hold_an_allowlist_says_so(ground: Ground) -> None
         assert body["hint"]
 
 
+# A request cannot ask for a witness of everything.
+@pytest.mark.parametrize("seat", [seat for seat in SEATS if seat.startswith("run")], indirect=True)
 def test_the_kernel_s_witness_shows_the_ways_that_the_gateway_cannot_see(ground: Ground, seat: str) -> None:
-    if not seat.startswith("run"):
-        pytest.skip("a request cannot ask for a witness of everything")
     code = """
 import ctypes, os, socket
 c = ctypes.CDLL(None, use_errno=True)

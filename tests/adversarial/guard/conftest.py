@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.ports import DATAGRAM, IPV4, STREAM, sockets_at_one_port
 from tests.unit.guest.conftest import host, node, python
 
 __all__ = ["host", "node", "python"]
@@ -31,14 +31,12 @@ def unchanged(secret: Path) -> Iterator[None]:
 @contextmanager
 def unheard() -> Iterator[int]:
     """A port of the loopback at which nothing arrives, neither a connection nor a datagram."""
-    with socket.socket() as listener, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
-        listener.bind(("127.0.0.1", 0))
-        port = int(listener.getsockname()[1])
+    listener, datagrams = sockets_at_one_port((IPV4, STREAM), (IPV4, DATAGRAM))
+    with listener, datagrams:
         listener.listen()
-        datagrams.bind(("127.0.0.1", port))
         listener.setblocking(False)
         datagrams.setblocking(False)
-        yield port
+        yield int(listener.getsockname()[1])
         with pytest.raises(BlockingIOError):
             listener.accept()
         with pytest.raises(BlockingIOError):

@@ -18,12 +18,13 @@ from agentbox.egress.events import EgressEvent
 from agentbox.egress.gateway import Gateway
 from agentbox.egress.stock import AttachmentStock
 from agentbox.egress.upstream import Upstream
+from tests.conftest import not_here
 from tests.integration.egress.crossings import rules_of
 from tests.integration.egress.servers import Servers, http_server, tls_server
 
 pytestmark = [
     pytest.mark.linux,
-    pytest.mark.skipif(os.geteuid() != 0, reason="enters a network namespace from outside"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="not on this host: enters a network namespace from outside"),
     pytest.mark.skipif(shutil.which("nsenter") is None, reason="needs nsenter (util-linux)"),
 ]
 
@@ -172,7 +173,7 @@ async def test_ipv6_literal_is_judged_as_such(attached: Attached, servers: Serve
     needs("curl")
     await attached.serve("allowed.test")
     if not attached.attachment.ipv6:
-        pytest.skip("this host has no IPv6")
+        not_here("there is no IPv6")
     code, out, err = await attached.run("curl", "-sS", "http://[2001:db8::1]:8080/")
     assert code == 0, err
     assert json.loads(out)["rule_missing"] == "net: [2001:db8::1]:8080"

@@ -13,6 +13,7 @@ import pytest
 from agentbox.egress import crossing
 from tests.integration.egress.crossings import Crossings
 from tests.integration.egress.servers import Seen, echo_server, http_server, read_all, read_until, requests_in
+from tests.ports import port_that_refuses
 
 NAMES = {"allowed.test": "127.0.0.1", "other.test": "127.0.0.1"}
 
@@ -346,10 +347,9 @@ def test_what_goes_through_a_proxy_must_fit_what_the_proxy_was_asked_for(crossin
 
 
 def test_server_that_is_not_there_is_a_502_that_says_so(crossings: Crossings) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
     crossings.start("allowed.test", "127.0.0.1", names=NAMES)
-    answer = ask(crossings, port, get("allowed.test"))
+    with port_that_refuses() as port:
+        answer = ask(crossings, port, get("allowed.test"))
     assert answer.startswith(b"HTTP/1.1 502 ")
     body = json.loads(answer.partition(b"\r\n\r\n")[2])
     assert (body["error"], body["host"], body["retry"]) == ("unreachable", "allowed.test", True)

@@ -16,7 +16,9 @@ import pytest
 
 from tests.integration.egress.world import SECURE_SHELL, World, secure_shell, server, world
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make the world that is reached")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="not on this host: only root can make the world that is reached"
+)
 
 ALLOWED = ["web.example", "*.web.example", "six.example", f"{SECURE_SHELL}:22"]
 PROGRAMS = (

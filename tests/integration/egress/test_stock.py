@@ -21,7 +21,9 @@ from agentbox.errors import IsolationError
 from agentbox.linux import namespaces
 
 pytestmark = pytest.mark.linux
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="enters a network namespace without its user namespace")
+as_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="not on this host: enters a network namespace without its user namespace"
+)
 
 PATIENCE_SECONDS = 30
 OWNER = """

@@ -14,6 +14,7 @@ import pytest
 from agentbox.egress.gateway import Limits
 from tests.integration.egress.crossings import Crossings
 from tests.integration.egress.servers import Seen, echo_server, read_all, read_until
+from tests.ports import port_that_refuses
 
 RESET = struct.pack("ii", 1, 0)
 
@@ -216,10 +217,8 @@ def _send_what_is_taken(end: socket.socket, data: bytes) -> None:
 
 
 def test_refused_connection_is_a_reset_and_an_event(crossings: Crossings) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
     crossings.start("127.0.0.1")
-    with pytest.raises(ConnectionResetError):
+    with port_that_refuses() as port, pytest.raises(ConnectionResetError):
         read_all(crossings.connect("127.0.0.1", port))
     crossings.wait_for(lambda: crossings.told("net.connect"))
     (event,) = crossings.told("net.connect")

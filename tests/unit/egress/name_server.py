@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import socket
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
+
+from tests.ports import DATAGRAM, IPV4, STREAM, sockets_at_one_port
 
 A, CNAME, AAAA = 1, 5, 28
 
@@ -52,10 +53,10 @@ class NameServer:
 
     async def __aenter__(self) -> NameServer:
         loop = asyncio.get_running_loop()
-        self._stream = await asyncio.start_server(self._serve_stream, "127.0.0.1", 0)
-        self.port = self._stream.sockets[0].getsockname()[1]
-        self._sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._sock.bind(("127.0.0.1", self.port))
+        listener, self._sock = sockets_at_one_port((IPV4, STREAM), (IPV4, DATAGRAM))
+        self._stream = await asyncio.start_server(self._serve_stream, sock=listener)
+        self.port = listener.getsockname()[1]
+        self._sock.setblocking(False)
         self._running: set[asyncio.Task[None]] = set()
         loop.add_reader(self._sock, self._read_datagram)
         return self

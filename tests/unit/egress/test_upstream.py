@@ -14,6 +14,7 @@ import pytest
 from agentbox.egress.stub import Server
 from agentbox.egress.upstream import Found, Upstream
 from agentbox.errors import ConfigError
+from tests.ports import DATAGRAM, port_that_refuses
 from tests.unit.egress.name_server import AAAA, A, NameServer, Said
 
 FOUR, SIX = "93.184.216.34", "2606:2800:220:1::1"
@@ -159,10 +160,8 @@ async def test_family_that_fails_does_not_hide_the_other() -> None:
 
 
 async def test_nobody_at_the_address_is_a_failure() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    found = await Upstream(f"127.0.0.1:{port}").lookup("a.test")
+    with port_that_refuses(DATAGRAM) as port:
+        found = await Upstream(f"127.0.0.1:{port}").lookup("a.test")
     assert "refused" in found.failure
 
 

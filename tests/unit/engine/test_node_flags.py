@@ -11,6 +11,7 @@ import pytest
 from agentbox.engine.node_flags import NodeGrants, node_grants, permission_flags, read_version, version_of
 from agentbox.engine.policy_world import read_policy
 from agentbox.guest.injection import guard_directory
+from tests.conftest import not_here
 from tests.nodes import version
 from tests.unit.guest.conftest import SECRET, host, node
 from tests.unit.guest.guarded import Host
@@ -124,7 +125,7 @@ def test_flags_hold_what_a_fooled_shim_lets_pass(host: Host, node: str) -> None:
 
 def test_child_that_drops_the_flags_is_not_started(host: Host, node: str) -> None:
     if version(node) < (20, 0):
-        pytest.skip("this version has no permission model")
+        not_here("this version of Node has no permission model")
     policy = f"read: ./data\nexec: {node}\n"
     code = (
         "const c = require('child_process'), options = process.env.NODE_OPTIONS.split(' ').slice(0, 2).join(' ');"

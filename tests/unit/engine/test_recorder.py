@@ -123,6 +123,38 @@ async def test_denials_of_guards_are_handed_on_with_the_place_of_their_record(re
     assert (records[index]["kind"], records[index]["op"], records[index]["i"]) == ("deny", "read", index)
 
 
+async def test_a_flood_of_one_denial_is_a_handful_of_records_that_add_up(recorded: Recorded) -> None:
+    recorded.listen()
+    first, second = await recorded.connect(), await recorded.connect()
+    for _ in range(2_500):
+        for guard in (first, second):
+            guard.send("deny", "net", {"target": "192.0.2.1:53", "enforced": True})
+    await first.close()
+    await second.close()
+    report = {"pid": 5, "exe": "/bin/rm", "argv": ["rm"], "allowed": False, "reason": "no rule names this program"}
+    for _ in range(300):
+        recorded.recorder.seen({"spawn": report})
+    records = await recorded.finish()
+    denied = [(op, args.get("count", 1)) for op, args, _ in of(records, "deny")]
+    assert sum(count for op, count in denied if op == "net") == 5_000
+    assert sum(count for op, count in denied if op == "exec") == 300
+    assert len(denied) == 5 + 4
+    assert recorded.recorder.counts["deny"] == 5_300
+    assert [op for op, _, _ in recorded.denials] == ["net"]
+
+
+async def test_a_guest_that_breaks_the_protocol_again_and_again_writes_little(recorded: Recorded) -> None:
+    recorded.listen()
+    for _ in range(12):
+        guard = await recorded.connect()
+        guard.writer.write(b"\0\0\0\0")
+        assert await guard.reader.read() == b""
+        await guard.close()
+    records = await recorded.finish()
+    told = [args.get("count", 1) for op, args, _ in of(records, "observe") if op == "frame.refused"]
+    assert told == [1, 9, 2]
+
+
 async def test_a_second_process_is_denied_a_file_that_is_read_once(recorded: Recorded) -> None:
     recorded.listen()
     args = {"path": "/work/key", "identity": "1:7", "once": True}

@@ -14,6 +14,7 @@ import pytest
 
 from agentbox.errors import TraceKeyError
 from agentbox.trace.keys import KeyStore, PublicKey, SigningKey, read_public_key
+from tests.conftest import not_here
 
 
 def test_key_is_made_once_and_is_private(tmp_path: Path) -> None:
@@ -92,7 +93,7 @@ def test_pipe_in_the_place_of_the_key_is_refused_without_waiting(tmp_path: Path)
 @pytest.mark.root
 def test_key_of_another_user_is_refused(tmp_path: Path) -> None:
     if os.geteuid():
-        pytest.skip("not on this host: only root can give a file away")
+        not_here("only root can give a file away")
     store = KeyStore(tmp_path / "keys")
     store.create()
     os.chown(store.signing_path, 12345, 12345)
