@@ -241,7 +241,7 @@ class _Session:
                 self._outcome.enforcement = replace(self._outcome.enforcement, network=Layer.GATEWAY)
             box = await self._planned.build(
                 self._facilities,
-                self._recorder.seen,
+                self._seen,
                 witness_all=self._request.witness == "all",
                 network=self._way_out.network if self._way_out else None,
             )
@@ -283,6 +283,10 @@ class _Session:
         self._outcome.exit_code = code
         self._outcome.counts = self._recorder.counts
         return self._outcome
+
+    def _seen(self, report: dict[str, Any]) -> None:
+        """The exec judge or the kernel witness reports."""
+        self._recorder.seen(report)
 
     def _look_for_startup_files(self) -> None:
         """Say what the run wrote that will run later, in the trace and in the summary."""

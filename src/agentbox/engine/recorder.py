@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""The single writer of a run's trace: what guests claim, what the exec judge saw, what the runner did."""
+"""The single writer of a run's trace: what guests claim, what the exec judge saw, what the runner did.
+
+Denials that repeat are counted here and recorded in steps: see `repeats.py`.
+"""
 
 from __future__ import annotations
 
 import struct
 import time
 
+from agentbox.engine.repeats import Repeat, Repeats
 from agentbox.errors import TraceError
 from agentbox.light import asyncio, contextlib, socket
 from agentbox.trace.prepared import prepared
@@ -44,7 +48,7 @@ class Recorder:
     """Writes one trace. `on_failure` is called once when nothing more can be recorded: the run must end then.
 
     With `only_denials`, what the exec judge allowed is not recorded. `on_denial` gets operation, arguments and index of
-    each denial that guards claim or that counting gave.
+    each denial that guards claim or that counting gave, of equal ones those of the first.
     """
 
     def __init__(
@@ -62,7 +66,9 @@ class Recorder:
         self._enforced = True
         self._on_denial = on_denial
         self._next_holder = 0
-        self._repeated: dict[tuple[int, bytes], tuple[Prepared, frames.Request]] = {}
+        self._repeated: dict[tuple[int, bytes], tuple[Prepared | Repeat, frames.Request]] = {}
+        self._repeats = Repeats(self._append)
+        self._gated_unrecorded = 0
         self._connections: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
         self._ticking = asyncio.create_task(self._tick())
@@ -70,8 +76,12 @@ class Recorder:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Records so far by kind; deny records of programs that ran on (observed only) count too."""
-        return dict(self._writer.counts)
+        """What was recorded so far, by kind, each of those that one record stands for; denials of programs that ran on
+        (observed only) count too."""
+        told = self._repeats.unrecorded
+        counts = {kind: count + told[kind] for kind, count in self._writer.counts.items()}
+        counts["deny"] += self._gated_unrecorded
+        return counts
 
     def listen(self, listener: socket.socket, counting: Counting | None = None, *, enforced: bool = True) -> None:
         """Serve the guards that connect to a box's channel. `counting` is asked about what the policy counts,
@@ -81,34 +91,37 @@ class Recorder:
         listener.setblocking(False)
         self._accepting = asyncio.create_task(self._accept(listener))
 
-    def seen(self, message: dict[str, Any]) -> None:
-        """Record what the exec judge and the kernel witness report."""
+    def seen(self, message: dict[str, Any]) -> int | None:
+        """Record what the exec judge and the kernel witness report; the index of the record if it is a denial, and the
+        first of its kind."""
         if "witness" in message:
             report = message["witness"]
             args = {name: value for name, value in report.items() if name not in ("pid", "op")}
-            self._record("observe", _WITNESSED[report["op"]], args, "kernel", report["pid"])
-        else:
-            self._spawned(message["spawn"])
+            self._append("observe", _WITNESSED[report["op"]], args, "kernel", report["pid"])
+            return None
+        return self._spawned(message["spawn"])
 
-    def _spawned(self, report: dict[str, Any]) -> None:
+    def _spawned(self, report: dict[str, Any]) -> int | None:
         target = {"argv": report["argv"], "exe": report["exe"]}
         if report["allowed"]:
-            if self._only_denials:
-                return
-            self._record("observe", "proc.exec", {**target, "rule": report["reason"]}, "kernel", report["pid"])
-        else:
-            denied = {**target, "target": report["exe"], "enforced": True, "reason": report["reason"]}
-            self._record("deny", "exec", denied, "kernel", report["pid"])
+            if not self._only_denials:
+                self._append("observe", "proc.exec", {**target, "rule": report["reason"]}, "kernel", report["pid"])
+            return None
+        denied = {**target, "target": report["exe"], "enforced": True, "reason": report["reason"]}
+        return self._repeats.add("deny", "exec", denied, "kernel", report["pid"])
 
     def gated(self, event: EgressEvent) -> None:
         """Record what the gateway decided or counted."""
         from agentbox.engine.way_out import record_of
 
-        self._record(*record_of(event), "gateway", None)
+        kind, op, args = record_of(event)
+        self._append(kind, op, args, "gateway", None)
+        if kind == "deny":
+            self._gated_unrecorded += event.count - 1
 
     def note(self, kind: Any, op: str, args: dict[str, Any]) -> None:
         """Record something that the runner itself did or saw."""
-        self._record(kind, op, args, "supervisor", None)
+        self._append(kind, op, args, "supervisor", None)
 
     async def finish(self, returncode: int, details: dict[str, Any]) -> Head | None:
         """Read what is still in the sockets, write the end, seal. None when the trace had failed before."""
@@ -122,6 +135,7 @@ class Recorder:
             connection.cancel()
         if self._counting is not None:
             await self._counting.close()
+        self._repeats.flush()
         if self._writer.failed:
             self._writer.close()
             return None
@@ -175,7 +189,7 @@ class Recorder:
                         for body in parser.bodies(data):
                             known = self._repeated.get((pid, body))
                             if known is not None:
-                                self._add(*known)
+                                self._add(*known, pid)
                                 continue
                             request = frames.request_of(frames.message_of(body))
                             if _is_one_way(request):
@@ -185,7 +199,7 @@ class Recorder:
                             if request.ack:
                                 answers.append((request.id, answer))
                     except frames.FrameError as error:
-                        self._record("observe", "frame.refused", {"reason": error.reason}, "supervisor", pid)
+                        self._repeats.add("observe", "frame.refused", {"reason": error.reason}, "supervisor", pid)
                         return
                     if answers:
                         # Only what the kernel has may be called recorded.
@@ -205,20 +219,24 @@ class Recorder:
 
     def _told(self, pid: int, body: bytes, request: frames.Request) -> None:
         """Record what needs no answer and is not counted. The same frame may come again."""
-        ready = prepared(
-            "deny" if request.kind == "deny" else "observe",
-            request.op,
-            request.args,
-            result=request.result,
-            origin="guest",
-            pid=max(pid, 0),
-            lane=request.lane,
-        )
+        ready: Prepared | Repeat
+        if request.kind == "deny":
+            ready = self._repeats.kind_of("deny", request.op, request.args, "guest")
+        else:
+            ready = prepared(
+                "observe",
+                request.op,
+                request.args,
+                result=request.result,
+                origin="guest",
+                pid=max(pid, 0),
+                lane=request.lane,
+            )
         if len(body) <= _MAX_REPEATED_BYTES:
             if len(self._repeated) >= _MAX_REPEATED:
                 self._repeated.clear()
             self._repeated[pid, body] = ready, request
-        self._add(ready, request)
+        self._add(ready, request, pid)
 
     async def _taken(self, request: frames.Request, pid: int, holder: int) -> dict[str, Any]:
         """Record and count one request; the members of its answer besides `id`."""
@@ -251,12 +269,9 @@ class Recorder:
         self._append(request.kind, request.op, request.args, "guest", pid, request.lane, request.result)
 
     def _denied(self, op: str, args: dict[str, Any], origin: Any, pid: int, lane: str | None) -> None:
-        index = self._append("deny", op, args, origin, pid, lane)
+        index = self._repeats.add("deny", op, args, origin, pid, lane)
         if index is not None:
             self._on_denial(op, args, index)
-
-    def _record(self, kind: Any, op: str, args: dict[str, Any], origin: Any, pid: int | None) -> None:
-        self._append(kind, op, args, origin, pid)
 
     def _append(
         self,
@@ -279,16 +294,18 @@ class Recorder:
             self._failed(error)
             return None
 
-    def _add(self, ready: Prepared, request: frames.Request) -> None:
+    def _add(self, ready: Prepared | Repeat, request: frames.Request, pid: int) -> None:
         if self.failure is not None:
             return
+        if isinstance(ready, Repeat):
+            index = self._repeats.again(ready, request.args, pid, request.lane)
+            if index is not None:
+                self._on_denial(request.op, request.args, index)
+            return
         try:
-            index = self._writer.add(ready)
+            self._writer.add(ready)
         except TraceError as error:
             self._failed(error)
-            return
-        if ready.kind == "deny":
-            self._on_denial(request.op, request.args, index)
 
     def _flush(self) -> None:
         try:

@@ -113,11 +113,9 @@ class RunTrace:
 
     def seen(self, message: dict[str, Any]) -> None:
         """Record what the exec judge reports."""
-        index = self._writer.head.count
-        self._recorder.seen(message)
-        report = message.get("spawn")
-        if report is not None and not report["allowed"]:
-            self._add(self._spawn_denial(report, index))
+        index = self._recorder.seen(message)
+        if index is not None:
+            self._add(self._spawn_denial(message["spawn"], index))
 
     def listen(self, channel: socket.socket, counting: Counting) -> None:
         """Serve the guards of the box. `counting` is closed at the end."""

@@ -16,8 +16,10 @@ _VALUE_CHARACTERS = 400
 
 
 def summary(entry: Entry) -> str:
-    """Index, kind, operation, and the argument that tells most."""
-    return f"{entry.i:>4}  {visible(entry.kind):<8} {visible(entry.op):<15} {_brief(entry.args)}"
+    """Index, kind, operation, the argument that tells most, and of how many that is told."""
+    count = entry.args.get("count")
+    times = f"  ({count} times)" if entry.kind == "deny" and type(count) is int else ""
+    return f"{entry.i:>4}  {visible(entry.kind):<8} {visible(entry.op):<15} {_brief(entry.args)}{times}"
 
 
 def visible(text: str) -> str:

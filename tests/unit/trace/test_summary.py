@@ -21,6 +21,13 @@ def entry(args: dict[str, object], op: str = "fs.read_text") -> Entry:
     return Entry(3, 1.0, "effect", op, args, None, "0" * 64, "0" * 64, fields=fields)
 
 
+def test_a_denial_that_stands_for_many_says_for_how_many() -> None:
+    args = {"target": "192.0.2.1:53", "count": 90}
+    told = Entry(3, 1.0, "deny", "net", args, None, "0" * 64, "0" * 64, fields={})
+    assert summary(told) == "   3  deny     net             192.0.2.1:53  (90 times)"
+    assert summary(entry(args)).endswith("192.0.2.1:53")
+
+
 @pytest.mark.parametrize(
     ("args", "brief"),
     [
