@@ -174,6 +174,8 @@ class Settings:
     max_return_total_bytes: int = setting(8 << 20, _integer(0, _GIB), "all files of return_files together")
     max_concurrent_runs: int = setting(64, _integer(1, 1 << 16), "boxes at work at once; further runs wait")
     max_queued_runs: int = setting(2048, _integer(0, 1 << 20), "runs waiting; one more is answered 429")
+    queue_runs_per_key: int = setting(0, _integer(0, 1 << 20), "runs of one key waiting; 0 is as many as all together")
+    queue_timeout_seconds: float = setting(300.0, _number(0, 86400), "a run that waits longer gets 429; 0 is no limit")
     request_read_timeout_seconds: float = setting(
         10.0, _number(0.1, 3600), "a client gets this long to send its headers, and again its body"
     )

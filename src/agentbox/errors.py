@@ -12,6 +12,7 @@ What guest code does (a timeout, an OOM kill, a non-zero exit, too much output) 
     |  +- NotFoundError
     |  +- QuotaExceededError
     +- OverloadedError         the queue is full; try again later
+    |  +- QueueTimeoutError
     +- ConfigError             a setting has a bad value
     +- PolicyError             a policy cannot be used (also a ValueError)
     |  +- PolicySyntaxError    its text is wrong: path, line, column
@@ -89,6 +90,12 @@ class OverloadedError(AgentboxError):
     """The admission queue is full. `data["retry_after_seconds"]` says when to try again."""
 
     code = "overloaded"
+
+
+class QueueTimeoutError(OverloadedError):
+    """A run waited too long for a place and did not begin. `data["retry_after_seconds"]` says when to try again."""
+
+    code = "queue_timeout"
 
 
 class ConfigError(AgentboxError):

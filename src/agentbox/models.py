@@ -93,7 +93,7 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Milliseconds: waiting for admission, building the box, running the program."""
+    """Milliseconds: waiting for a place, 0 where one was free; building the box; running the program."""
 
     queued_ms: float
     start_ms: float

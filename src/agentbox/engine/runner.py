@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from agentbox.config import Settings
-from agentbox.engine.admission import Admission
+from agentbox.engine.admission import Admission, OnQueued
 from agentbox.engine.directories import Directories
 from agentbox.engine.guarding import Guards
 from agentbox.engine.run_network import RunNetwork, decide_network
@@ -72,7 +72,12 @@ class Runner:
         self._traces: RunTraces | None = None
         self._egress = Egress(settings.dns_upstream, stocked=STOCKED if _may_open(settings) else 0)
         self._guards = Guards(settings.resolved_state_dir() / "guards")
-        self._admission = Admission(settings.max_concurrent_runs, settings.max_queued_runs)
+        self.admission = Admission(
+            settings.max_concurrent_runs,
+            settings.max_queued_runs,
+            per_key=settings.queue_runs_per_key,
+            timeout_seconds=settings.queue_timeout_seconds,
+        )
         self._threads = ThreadPoolExecutor(_FILE_THREADS, "agentbox-files")
         self._running: set[asyncio.Task[object]] = set()
         self._expiry: asyncio.Task[None] | None = None
@@ -173,8 +178,11 @@ class Runner:
         await asyncio.to_thread(self._directories.close)
         self._threads.shutdown(wait=False)
 
-    async def run(self, request: RunRequest, on_output: OutputSink | None = None) -> RunResult:
-        """Execute one request. `on_output(stream, chunk)` gets 'stdout' or 'stderr' as bytes arrive.
+    async def run(
+        self, request: RunRequest, on_output: OutputSink | None = None, on_queued: OnQueued | None = None
+    ) -> RunResult:
+        """Execute one request. `on_output(stream, chunk)` gets 'stdout' or 'stderr' as bytes arrive; `on_queued(runs)`
+        how many runs are waiting, when this one has to wait too.
 
         Raises RequestError and PolicyError when nothing could run, OverloadedError when the queue is full,
         IsolationError when the box could not be built, WorkspaceError when files could not be placed or taken,
@@ -189,7 +197,7 @@ class Runner:
         assert task is not None
         self._running.add(task)
         try:
-            async with self._admission.place():
+            async with self.admission.place(request.owner, on_queued) as place:
                 walk = Walk(
                     decided,
                     self.settings,
@@ -200,6 +208,7 @@ class Runner:
                     self._egress,
                     self._threads,
                     asked_at,
+                    place.waited_seconds,
                 )
                 return await walk.go(on_output)
         finally:

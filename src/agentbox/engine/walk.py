@@ -7,7 +7,6 @@ import contextlib
 import os
 import secrets
 import signal
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -74,7 +73,7 @@ class Decided:
 
 
 class Walk:
-    """One run. `asked_at` is the monotonic time at which it was asked for; now it has a place."""
+    """One run. `asked_at` is the monotonic time at which it was asked for; then it waited for a place, and has one."""
 
     def __init__(
         self,
@@ -87,6 +86,7 @@ class Walk:
         egress: Egress,
         threads: ThreadPoolExecutor,
         asked_at: float,
+        waited_seconds: float,
     ) -> None:
         self._decided = decided
         self._settings = settings
@@ -97,7 +97,7 @@ class Walk:
         self._egress = egress
         self._threads = threads
         self._asked_at = asked_at
-        self._admitted_at = time.monotonic()
+        self._waited_seconds = waited_seconds
         self._run_id = secrets.token_hex(16)
         self._directory: Path | None = None
         self._box: LiveBox | None = None
@@ -328,8 +328,8 @@ class Walk:
             limits=decided.limits,
             enforcement=enforcement,
             timings=Timings(
-                queued_ms=_ms(self._admitted_at - self._asked_at),
-                start_ms=_ms(ending.started_at - self._admitted_at),
+                queued_ms=_ms(self._waited_seconds),
+                start_ms=_ms(ending.started_at - self._asked_at - self._waited_seconds),
                 run_ms=_ms(ending.ended_at - ending.started_at),
             ),
             usage=usage,
