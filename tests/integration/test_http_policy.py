@@ -426,6 +426,21 @@ def test_a_denying_rule_is_named(client: httpx.Client) -> None:
     assert "ended 0" not in body["stdout"]
 
 
+def test_a_socket_that_no_box_has_is_a_denial_of_the_kernel(client: httpx.Client) -> None:
+    code = """
+import socket
+try:
+    socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+except OSError as error:
+    print(error.errno)
+"""
+    body = run(client, code, "read: .")
+    assert body["stdout"] == "97\n"
+    [denial] = body["denials"]
+    assert (denial["layer"], denial["effect"], denial["target"]) == ("kernel", "net", "AF_PACKET SOCK_RAW")
+    assert denial["hint"]
+
+
 @pytest.mark.parametrize(
     ("language", "code"),
     [("node", "require('child_process').execFileSync('id')"), ("bash", "id || exit 9")],

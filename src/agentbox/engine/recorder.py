@@ -99,6 +99,10 @@ class Recorder:
             args = {name: value for name, value in report.items() if name not in ("pid", "op")}
             self._append("observe", _WITNESSED[report["op"]], args, "kernel", report["pid"])
             return None
+        if "socket" in message:
+            from agentbox.engine.refused_sockets import record_of
+
+            return self._repeats.add(*record_of(message["socket"]), "kernel", message["socket"]["pid"])
         return self._spawned(message["spawn"])
 
     def _spawned(self, report: dict[str, Any]) -> int | None:

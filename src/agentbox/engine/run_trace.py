@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import agentbox
+from agentbox.engine import refused_sockets
 from agentbox.engine.recorder import Recorder
 from agentbox.engine.trace_store import TraceStore
 from agentbox.engine.way_out import denial_of
@@ -114,8 +115,12 @@ class RunTrace:
     def seen(self, message: dict[str, Any]) -> None:
         """Record what the exec judge reports."""
         index = self._recorder.seen(message)
-        if index is not None:
+        if index is None:
+            return
+        if "spawn" in message:
             self._add(self._spawn_denial(message["spawn"], index))
+        else:
+            self._add(refused_sockets.denial_of(message["socket"], index))
 
     def listen(self, channel: socket.socket, counting: Counting) -> None:
         """Serve the guards of the box. `counting` is closed at the end."""

@@ -26,7 +26,9 @@ _SET_FLAGS = 0x40082104
 _SYNC_WAKE_UP = 1
 _CONTINUE = 1
 
-_USER_NOTIF = 0x7FC00000
+_USER_NOTIF, _ALLOW = 0x7FC00000, 0x7FFF0000
+_NUMBER, _ARCHITECTURE = 0, 4
+_EQUAL = 0x15
 _NOTIFICATION = struct.Struct("=QIIiIQ6Q")
 _RESPONSE = struct.Struct("=QqiI")
 
@@ -46,13 +48,22 @@ class Notification:
 
 
 def build(names: tuple[str, ...], machine: str | None = None) -> bytes:
-    """A filter that asks about the named calls and lets everything else through. Pure."""
+    """A filter that asks about the named calls and about every socket that a box may not have, and lets everything
+    else through. The guest filter beside it is that of `seccomp.leaving_sockets`. Pure."""
     machine = machine or os.uname().machine
-    numbers = [nr for name in names if (nr := number(name, machine)) is not None]
-    code = [(0x20, 0, 0, 4), (0x15, 0, len(numbers) + 2, seccomp.ARCHITECTURES[machine]), (0x20, 0, 0, 0)]
-    code += [(0x15, len(numbers) - index, 0, nr) for index, nr in enumerate(numbers)]
-    code += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, _USER_NOTIF)]
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+    program = seccomp.Program()
+    program.load(_ARCHITECTURE)
+    program.jump(_EQUAL, seccomp.ARCHITECTURES[machine], None, "allow")
+    program.load(_NUMBER)
+    seccomp.ask_about_sockets(program, _USER_NOTIF, machine)
+    for name in names:
+        if (nr := number(name, machine)) is not None:
+            program.jump(_EQUAL, nr, "notify")
+    program.label("allow")
+    program.answer(_ALLOW)
+    program.label("notify")
+    program.answer(_USER_NOTIF)
+    return program.assemble()
 
 
 def install(program: bytes) -> int:

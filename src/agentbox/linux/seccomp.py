@@ -50,6 +50,10 @@ _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _NETLINK_ROUTE = 0
 # Any, ICMP echo, TCP, UDP, ICMPv6 echo: what ordinary programs open; SCTP, DCCP, MPTCP and the like are not needed.
 _PROTOCOLS = (0, 1, 6, 17, 58)
+_MPTCP = 262
+# The kernel refuses these without a capability, whatever the protocol.
+_SOCK_RAW, _SOCK_PACKET = 3, 10
+_SOCK_KIND = 0xF
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _PERSONALITIES = (0, 0xFFFFFFFF)
 _SET_ID = 0o6000
@@ -59,6 +63,7 @@ _O_CREAT_OR_TMPFILE = 0o100 | 0o20000000
 _LD, _JEQ, _JGE, _JGT, _JSET, _AND, _RET = 0x20, 0x15, 0x35, 0x25, 0x45, 0x54, 0x06
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
+_INSTRUCTION = struct.Struct("=HBBI")
 
 
 def _argument(index: int) -> int:
@@ -66,42 +71,108 @@ def _argument(index: int) -> int:
     return 16 + 8 * index
 
 
-class _Program:
-    """Instructions whose jumps name labels; classic BPF jumps only forward and at most 255 instructions."""
+class Program:
+    """Instructions of classic BPF whose jumps name labels; they go only forward and at most 255 instructions far."""
 
     def __init__(self) -> None:
         self._code: list[tuple[int, str | None, str | None, int]] = []
         self._labels: dict[str, int] = {}
 
     def label(self, name: str) -> None:
+        """Name the next instruction."""
         self._labels[name] = len(self._code)
 
     def load(self, offset: int) -> None:
+        """Load four bytes of struct seccomp_data."""
         self._code.append((_LD, None, None, offset))
 
     def mask(self, bits: int) -> None:
+        """Keep these bits of what is loaded."""
         self._code.append((_AND, None, None, bits))
 
     def jump(self, test: int, value: int, then: str | None, otherwise: str | None = None) -> None:
+        """Go to one label where the test holds, to the other where it does not; None is the next instruction."""
         self._code.append((test, then, otherwise, value))
 
     def answer(self, value: int) -> None:
+        """End with this action."""
         self._code.append((_RET, None, None, value))
 
     def assemble(self) -> bytes:
+        """The instructions as an array of struct sock_filter. Raises ValueError for a jump that is too far."""
         out = bytearray()
         for index, (operation, then, otherwise, value) in enumerate(self._code):
             offsets = [0 if name is None else self._labels[name] - index - 1 for name in (then, otherwise)]
             if not all(0 <= offset <= 255 for offset in offsets):
                 raise ValueError(f"jump out of range at instruction {index}: {then} {otherwise} {offsets}")
-            out += struct.pack("=HBBI", operation, *offsets, value)
+            out += _INSTRUCTION.pack(operation, *offsets, value)
         return bytes(out)
+
+
+def socket_refusal(family: int, kind: int, protocol: int) -> int:
+    """The errno with which a box's socket(2) fails, 0 when it does not. Pure."""
+    if family == _AF_UNIX:
+        return 0
+    if family == _AF_NETLINK:
+        return 0 if protocol == _NETLINK_ROUTE else errno.EPROTONOSUPPORT
+    if family not in (_AF_INET, _AF_INET6):
+        return errno.EAFNOSUPPORT
+    if kind & _SOCK_KIND in (_SOCK_RAW, _SOCK_PACKET):
+        return errno.EPERM
+    return 0 if protocol in _PROTOCOLS else errno.EPROTONOSUPPORT
+
+
+def ask_about_sockets(program: Program, ask: int, machine: str) -> None:
+    """Answer `ask` to every socket(2) that `socket_refusal` refuses, and go on for every other call, with its number
+    loaded. But MPTCP is refused at once: runtimes try it before TCP, and mean nothing by it."""
+    program.jump(_JEQ, _known("socket", machine), None, "others")
+    program.load(_argument(0))
+    program.jump(_JEQ, _AF_UNIX, "fine")
+    program.jump(_JEQ, _AF_INET, "kind")
+    program.jump(_JEQ, _AF_INET6, "kind")
+    program.jump(_JEQ, _AF_NETLINK, None, "ask")
+    program.load(_argument(2))
+    program.jump(_JEQ, _NETLINK_ROUTE, "fine", "ask")
+    program.label("kind")
+    program.load(_argument(1))
+    program.mask(_SOCK_KIND)
+    program.jump(_JEQ, _SOCK_RAW, "ask")
+    program.jump(_JEQ, _SOCK_PACKET, "ask")
+    program.load(_argument(2))
+    for value in _PROTOCOLS:
+        program.jump(_JEQ, value, "fine")
+    program.jump(_JEQ, _MPTCP, "mptcp")
+    program.label("ask")
+    program.answer(ask)
+    program.label("mptcp")
+    program.answer(_ERRNO | errno.EPROTONOSUPPORT)
+    program.label("fine")
+    program.answer(_ALLOW)
+    program.label("others")
+
+
+def leaving_sockets(program: bytes, machine: str | None = None) -> bytes:
+    """The guest filter for a process whose other filter has `ask_about_sockets`: an errno of this one would come
+    before the question. Pure."""
+    machine = machine or os.uname().machine
+    wanted = _known("socket", machine)
+    for index, (operation, then, _, value) in enumerate(_INSTRUCTION.iter_unpack(program)):
+        if operation == _JEQ and value == wanted:
+            at = (index + 1 + then) * _INSTRUCTION.size
+            return program[:at] + _INSTRUCTION.pack(_RET, 0, 0, _ALLOW) + program[at + _INSTRUCTION.size :]
+    raise ValueError("the filter does not look at sockets")
+
+
+def _known(name: str, machine: str) -> int:
+    found = number(name, machine)
+    assert found is not None
+    return found
 
 
 def build(machine: str | None = None) -> bytes:
     """The guest filter for `machine` (default: this one) as an array of struct sock_filter. Pure."""
     machine = machine or os.uname().machine
-    program = _Program()
+    program = Program()
 
     def on(name: str, label: str) -> None:
         nr = number(name, machine)

@@ -10,13 +10,16 @@ import platform
 import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agentbox.linux import seccomp
+from agentbox.linux import notify, seccomp
 from agentbox.linux.syscalls import MACHINES, NUMBERS, number
 
 ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 I386 = 0x40000003
 ALLOW = 0
+ASKED = -1
 LONG = (1 << 64) - 1
 
 
@@ -26,11 +29,26 @@ def instructions(machine: str) -> list[tuple[int, ...]]:
     return [struct.unpack_from("=HBBI", program, offset) for offset in range(0, len(program), 8)]
 
 
-def judge(machine: str, nr: int, *arguments: int, arch: int | None = None) -> int:
+@functools.cache
+def filters_beside_a_judge(machine: str) -> tuple[list[tuple[int, ...]], ...]:
+    programs = notify.build(("execve", "execveat"), machine), seccomp.leaving_sockets(seccomp.build(machine), machine)
+    return tuple([struct.unpack_from("=HBBI", code, offset) for offset in range(0, len(code), 8)] for code in programs)
+
+
+def beside_a_judge(machine: str, nr: int, *arguments: int, arch: int | None = None) -> int:
+    """The same for both filters of a box with an exec judge; ASKED when the judge answers. As in the kernel an errno
+    comes before a question."""
+    answers = [judge(machine, nr, *arguments, arch=arch, code=code) for code in filters_beside_a_judge(machine)]
+    return max(answers) or min(answers)
+
+
+def judge(
+    machine: str, nr: int, *arguments: int, arch: int | None = None, code: list[tuple[int, ...]] | None = None
+) -> int:
     """0 when the filter lets the call through, else the errno that it answers."""
     padded = [value & LONG for value in (*arguments, 0, 0, 0, 0, 0, 0)[:6]]
     data = struct.pack("<iIQ6Q", nr if nr < 1 << 31 else nr - (1 << 32), arch or ARCH[machine], 0, *padded)
-    code = instructions(machine)
+    code = code or instructions(machine)
     accumulator, index = 0, 0
     while True:
         operation, then, otherwise, value = code[index]
@@ -42,6 +60,8 @@ def judge(machine: str, nr: int, *arguments: int, arch: int | None = None) -> in
         elif operation == 0x06:
             if value == 0x7FFF0000:
                 return ALLOW
+            if value == 0x7FC00000:
+                return ASKED
             assert value & 0xFFFF0000 == 0x00050000
             return value & 0xFFFF
         else:
@@ -149,6 +169,41 @@ def test_threads_and_processes_can_be_made(machine: str) -> None:
 )
 def test_only_the_ordinary_socket_families_exist(machine: str, arguments: tuple[int, ...], answer: int) -> None:
     assert call(machine, "socket", *arguments) == answer
+
+
+@every_machine
+@given(
+    st.sampled_from([0, 1, 2, 10, 16, 17, 38, 40, LONG]),
+    st.sampled_from([1, 2, 3, 5, 10, 3 | 0x80800]),
+    st.integers(0, 300),
+)
+def test_beside_a_judge_it_answers_for_exactly_the_sockets_that_no_box_has(
+    machine: str, family: int, kind: int, protocol: int
+) -> None:
+    nr = number("socket", machine)
+    assert nr is not None
+    answer = beside_a_judge(machine, nr, family, kind, protocol)
+    refusal = seccomp.socket_refusal(family, kind, protocol)
+    if answer == ASKED:
+        assert refusal
+    else:
+        # MPTCP is tried before TCP and means nothing.
+        assert answer == refusal
+        assert answer == ALLOW or protocol == 262
+    alone = judge(machine, nr, family, kind, protocol)
+    raw = refusal == errno.EPERM
+    assert alone == refusal or (raw and alone in (ALLOW, errno.EPROTONOSUPPORT))
+
+
+@every_machine
+def test_beside_a_judge_everything_else_is_as_without_one(machine: str) -> None:
+    for nr in {*range(-1, 1100), 0x40000000, 0x3FFFFFFF} - {-1}:
+        if nr == number("socket", machine):
+            continue
+        asked = nr in (number("execve", machine), number("execveat", machine))
+        for arguments in ((), (0x20000000, 0x5412, 0o100, 0o6755), (3, 0o4755, 0o4755)):
+            assert beside_a_judge(machine, nr, *arguments) == (ASKED if asked else judge(machine, nr, *arguments))
+    assert beside_a_judge(machine, 41, arch=I386) == errno.ENOSYS
 
 
 @every_machine

@@ -30,7 +30,9 @@ _ALL_NAMESPACES = (
     | namespaces.CLONE_NEWNET
     | namespaces.CLONE_NEWCGROUP
 )
-_GUEST_FILTER = seccomp.build() if os.uname().machine in ("x86_64", "aarch64") else b""
+_KNOWN_MACHINE = os.uname().machine in seccomp.ARCHITECTURES
+_GUEST_FILTER = seccomp.build() if _KNOWN_MACHINE else b""
+_JUDGED = notify.build(judge.CALLS) if _KNOWN_MACHINE else b""
 
 
 def report_failure(sock: socket.socket, error: BaseException) -> None:
@@ -163,6 +165,9 @@ def _confine(plan: dict[str, Any], judge_end: socket.socket) -> None:
     with step("capabilities"):
         process.drop_all_capabilities()
     process.set_dumpable(False)
+    guest_filter = _GUEST_FILTER
+    if not guest_filter:
+        raise StepError("seccomp", OSError(errno.ENOSYS, f"no system call table for {os.uname().machine}"))
     with step("landlock"):
         writable = [path for path, _ in plan["writable"]]
         writable += [path for path, granted in plan["grants"] if granted]
@@ -170,13 +175,12 @@ def _confine(plan: dict[str, Any], judge_end: socket.socket) -> None:
     _limit_resources(plan)
     if plan["judge"]:
         with step("exec judge"):
-            names = judge.CALLS + (judge.WITNESSED if plan["witness_all"] else ())
-            listener = notify.install(notify.build(names))
+            asking = notify.build(judge.CALLS + judge.WITNESSED) if plan["witness_all"] else _JUDGED
+            listener = notify.install(asking)
             socket.send_fds(judge_end, [b"l"], [listener])
             os.close(listener)
+        guest_filter = seccomp.leaving_sockets(guest_filter)
     judge_end.close()
-    if not _GUEST_FILTER:
-        raise StepError("seccomp", OSError(errno.ENOSYS, f"no system call table for {os.uname().machine}"))
     with step("seccomp"):
-        seccomp.install(_GUEST_FILTER)
+        seccomp.install(guest_filter)
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -20,7 +20,7 @@ from time import monotonic
 from agentbox.isolation.launcher.exec_rules import ExecRules
 from agentbox.isolation.launcher.reports import Reports
 from agentbox.light import contextlib, signal, socket
-from agentbox.linux import notify, process, ptrace
+from agentbox.linux import notify, process, ptrace, seccomp
 from agentbox.linux.syscalls import number
 
 TYPE_CHECKING = False
@@ -61,6 +61,7 @@ class Judge:
         self.writable = [path for path, _ in plan["writable"]] + [path for path, writes in plan["grants"] if writes]
         self.own_pid = int(os.readlink("self", dir_fd=proc))
         self.execveat = number("execveat")
+        self.socket = number("socket")
         self.executing = {number(name) for name in CALLS}
         self.opening = {nr: name for name in WITNESSED if (nr := number(name)) is not None}
 
@@ -114,9 +115,18 @@ class Judge:
             return
         if call.number in self.executing:
             self.consider(call)
+        elif call.number == self.socket:
+            self.refuse_socket(call)
         else:
             self.witness(call)
             notify.let_through(self.listener, call)
+
+    def refuse_socket(self, call: notify.Notification) -> None:
+        """A thread wants a socket that no box has: the filter asks about no other. Its words are in registers, so what
+        is reported is what was asked for."""
+        family, kind, protocol = (_signed(word) for word in call.arguments[:3])
+        notify.refuse(self.listener, call, seccomp.socket_refusal(family, kind, protocol) or errno.EPERM)
+        self.reports.socket(call.pid, family, kind, protocol)
 
     def consider(self, call: notify.Notification) -> None:
         """A thread is about to execve."""

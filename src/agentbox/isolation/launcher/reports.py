@@ -18,6 +18,8 @@ _MAX_WAITING = 64
 _MAX_WAITING_BYTES = 1 << 18
 _MAX_WORDS = 256
 _MAX_WORD_BYTES = 4096
+# The rest of the word are flags of the descriptor.
+_SOCKET_KIND = 0xF
 
 
 class Reports:
@@ -41,6 +43,10 @@ class Reports:
     def witness(self, pid: int, found: dict[str, Any]) -> None:
         """Something was opened or connected to, or was to be."""
         self._add({"witness": {"pid": pid, **found}}, len(str(found.get("path", ""))))
+
+    def socket(self, pid: int, family: int, kind: int, protocol: int) -> None:
+        """A socket was refused, of the kind that these words of socket(2) mean."""
+        self._add({"socket": {"pid": pid, "family": family, "type": kind & _SOCKET_KIND, "protocol": protocol}}, 0)
 
     def _add(self, report: dict[str, Any], size: int) -> None:
         if self._bytes + size > _MAX_WAITING_BYTES or len(self.waiting) >= _MAX_WAITING:
