@@ -134,6 +134,14 @@ def _dns_upstream(text: str) -> str | None:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _module_names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ValueError(f"must be names of modules, separated by commas; {name!r} is none")
+    return names
+
+
 def setting(default: object, parse: Callable[[str], object], doc: str) -> Any:
     """A field of Settings that is read from AGENTBOX_<FIELD NAME>."""
     return field(default=default, metadata={"parse": parse, "doc": doc})
@@ -192,6 +200,12 @@ class Settings:
     snapshot_max_bytes: int = setting(512 << 20, _integer(1024, 1 << 50), "largest unpacked snapshot")
     snapshot_quota_bytes: int = setting(4 * _GIB, _integer(1024, 1 << 50), "packed bytes that one caller may store")
     snapshot_ttl_seconds: int = setting(0, _integer(0, 1 << 40), "age at which a snapshot expires; 0 is never")
+    pool: bool = setting(True, _boolean, "keep a warm Python for runs that have no policy and no way out")
+    pool_size: int = setting(4, _integer(0, 4096), "warm boxes in stock for each key; 0 forks one when a run comes")
+    pool_keys: int = setting(8, _integer(1, 1024), "keys that have stock at once; the one unused longest loses its own")
+    pool_modules: tuple[str, ...] = setting((), _module_names, "modules that a warm Python has imported, comma list")
+    pool_runs: int = setting(1000, _integer(1, 1 << 24), "runs that share one warm Python before it is replaced")
+    pool_seconds: int = setting(600, _integer(1, 1 << 24), "age in seconds at which a warm Python is replaced")
     python: str = setting("", str.strip, "Python of the boxes; also a venv's. Default: the system's")
     node: str = setting("", str.strip, "Node.js of the boxes. Default: the system's")
     bash: str = setting("", str.strip, "bash of the boxes. Default: the system's")

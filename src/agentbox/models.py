@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+# The owner of everything where one key, or none, is known.
+DEFAULT_OWNER = "default"
+
+
 class Outcome(StrEnum):
     """How a run ended."""
 
@@ -88,16 +92,21 @@ class RunRequest:
     return_files: tuple[str, ...] = ()
     policy: str | None = None
     trace: bool = False
-    owner: str = "default"
+    owner: str = DEFAULT_OWNER
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Milliseconds: waiting for a place, 0 where one was free; building the box; running the program."""
+    """Milliseconds: waiting for a place, 0 where one was free; building the box; running the program.
+
+    `start` is what was ready before: `warm`, box and interpreter; `forked`, an interpreter that forked into a new box;
+    `made`, the view in which a box was made; `cold`, nothing.
+    """
 
     queued_ms: float
     start_ms: float
     run_ms: float
+    start: str = "cold"
 
 
 @dataclass(frozen=True, slots=True)

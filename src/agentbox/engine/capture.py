@@ -11,6 +11,10 @@ from agentbox.models import CapturedStream
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from typing import Protocol
+
+else:
+    Protocol = object
 
 _CHUNK_BYTES = 1 << 16
 
@@ -59,22 +63,93 @@ async def readable(fd: int) -> None:
         loop.remove_reader(fd)
 
 
-async def drain(fd: int, capture: Capture, on_chunk: Callable[[bytes], Awaitable[None]] | None = None) -> None:
-    """Read a non-blocking pipe to its end into `capture`, then close it. A slow `on_chunk` slows the guest."""
-    try:
-        while True:
+class Follower(Protocol):
+    """Reads a pipe into a capture while a program runs."""
+
+    async def finish(self) -> None:
+        """Read what is left, when nothing that could write more is alive."""
+
+    def close(self) -> None:
+        """Stop, and close the pipe. May be called twice."""
+
+
+class PipeFollower:
+    """Follows a non-blocking pipe, which is its own, by callbacks alone: most runs say little. `on_bytes` is told
+    after every chunk."""
+
+    def __init__(self, fd: int, capture: Capture, on_bytes: Callable[[Capture], None]) -> None:
+        self._fd = fd
+        self._capture = capture
+        self._on_bytes = on_bytes
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(fd, self._read)
+        self._following = True
+
+    def _read(self) -> bool:
+        """One chunk, so that a writer that never lets the pipe run dry has not the loop to itself."""
+        try:
+            chunk = os.read(self._fd, _CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            self._stop()
+            return False
+        self._capture.feed(chunk)
+        self._on_bytes(self._capture)
+        return True
+
+    async def finish(self) -> None:
+        """See Follower."""
+        # A pipe holds a bounded number of bytes, and nobody adds any.
+        while self._following and self._read():
+            pass
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._following:
+            self._following = False
+            self._loop.remove_reader(self._fd)
+
+    def close(self) -> None:
+        """See Follower."""
+        self._stop()
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class SinkFollower:
+    """Follows a pipe and hands every chunk to `sink`; a slow one slows the guest."""
+
+    def __init__(
+        self,
+        fd: int,
+        capture: Capture,
+        on_bytes: Callable[[Capture], None],
+        sink: Callable[[bytes], Awaitable[None]],
+    ) -> None:
+        async def follow() -> None:
             try:
-                chunk = os.read(fd, _CHUNK_BYTES)
-            except BlockingIOError:
-                await readable(fd)
-                continue
-            if not chunk:
-                return
-            capture.feed(chunk)
-            if on_chunk is not None:
-                await on_chunk(chunk)
-            else:
-                # A writer that never lets the pipe run dry must not keep the loop to itself.
-                await asyncio.sleep(0)
-    finally:
-        os.close(fd)
+                while True:
+                    try:
+                        chunk = os.read(fd, _CHUNK_BYTES)
+                    except BlockingIOError:
+                        await readable(fd)
+                        continue
+                    if not chunk:
+                        return
+                    capture.feed(chunk)
+                    on_bytes(capture)
+                    await sink(chunk)
+            finally:
+                os.close(fd)
+
+        self._task = asyncio.create_task(follow())
+
+    async def finish(self) -> None:
+        """See Follower. Every writer must be gone."""
+        await self._task
+
+    def close(self) -> None:
+        """See Follower."""
+        self._task.cancel()

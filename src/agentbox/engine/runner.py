@@ -22,7 +22,7 @@ from agentbox.engine.run_trace import RunTraces
 from agentbox.engine.supervisor import OutputSink
 from agentbox.engine.threads import in_thread
 from agentbox.engine.trace_store import TraceStore
-from agentbox.engine.walk import Decided, Walk
+from agentbox.engine.walk import Decided, Walk, base_environment
 from agentbox.engine.way_out import STOCKED, Egress
 from agentbox.errors import (
     AgentboxError,
@@ -34,10 +34,13 @@ from agentbox.errors import (
     UnknownBackendError,
 )
 from agentbox.isolation import registry, selfcheck
-from agentbox.isolation.backend import Backend
+from agentbox.isolation.backend import Backend, Program
+from agentbox.isolation.backends.jail import JailBackend
 from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.interpreters import INTERPRETERS, Found, by_language, locate
-from agentbox.models import Enforcement, Limits, RunRequest, RunResult
+from agentbox.isolation.plan import WORKSPACE
+from agentbox.isolation.pool.shape import PoolShape
+from agentbox.models import DEFAULT_OWNER, Confinement, Enforcement, Limits, RunRequest, RunResult
 from agentbox.policy.ceiling import Ceiling, effective_limits
 from agentbox.policy.document import policies_of
 from agentbox.trace.keys import KeyStore
@@ -127,9 +130,30 @@ class Runner:
                 )
             self._enforcement[backend.name] = await selfcheck.probe(backend, self._python(), self._probe_directory)
             self._backends[backend.name] = backend
+        await self._open_pool()
         self._egress.fill()
         if settings.snapshot_ttl_seconds:
             self._expiry = asyncio.create_task(self._remove_expired_snapshots())
+
+    async def _open_pool(self) -> None:
+        """A pool that cannot be had makes runs slower, not weaker: the reason is logged, and runs start cold."""
+        settings, backend, found = self.settings, self._backends.get("jail"), self._python()
+        if not settings.pool or not isinstance(backend, JailBackend) or found is None:
+            return
+        interpreter = by_language("python")
+        limits = self._ceiling.default
+        argv = tuple(interpreter.argv(found.path, f"{WORKSPACE}/{interpreter.entry_file}", limits.memory_mb))
+        shape = PoolShape(
+            settings.pool_size, settings.pool_keys, settings.pool_modules, settings.pool_runs, settings.pool_seconds
+        )
+        try:
+            lacks = await backend.open_pool(
+                shape, Confinement(limits, found.directories), Program(DEFAULT_OWNER, argv, base_environment(found))
+            )
+        except AgentboxError as error:
+            lacks = error.message
+        if lacks:
+            _log.warning("no warm pool, so runs start cold: %s", lacks)
 
     async def _remove_expired_snapshots(self) -> None:
         """At once, then regularly, until cancelled."""
@@ -174,6 +198,9 @@ class Runner:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
         await self._egress.close()
+        jail = self._backends.get("jail")
+        if isinstance(jail, JailBackend):
+            await jail.close()
         await self._facilities.close()
         await asyncio.to_thread(self._directories.close)
         self._threads.shutdown(wait=False)

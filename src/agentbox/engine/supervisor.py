@@ -3,30 +3,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
+import functools
 import os
 import signal as signals
 import time
 from collections.abc import Awaitable, Callable
 
-from agentbox.engine.capture import Capture, drain
-from agentbox.light import asyncio, contextlib
+from agentbox.engine.capture import Capture, Follower, PipeFollower, SinkFollower
 from agentbox.models import Outcome
 from agentbox.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
-
     from agentbox.isolation.backend import LiveBox
     from agentbox.isolation.boxes import CommandExit
     from agentbox.models import CapturedStream, Limits
 
 OutputSink = Callable[[str, bytes], Awaitable[None]]
 
-# After everything in the box is dead its pipes are at their end; this bounds a wait that should be none.
-_DRAIN_SECONDS = 10
+# A program that is over sooner cannot have taken much, and most are.
+_MEMORY_WATCH_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,6 @@ async def supervise(
     Raises OSError when the program cannot be executed. Cancelling kills what runs.
     """
     captures = {"stdout": Capture(limits.max_output_bytes), "stderr": Capture(limits.max_output_bytes)}
-    flooded = asyncio.Event()
     ends = [_stdin(stdin)]
     readers: dict[str, int] = {}
     try:
@@ -98,37 +96,51 @@ async def supervise(
         for fd in ends:
             os.close(fd)
 
-    async def follow(name: str) -> None:
-        async def on_chunk(chunk: bytes) -> None:
-            if captures[name].total > max_total_output_bytes:
-                flooded.set()
-            if on_output is not None:
-                await on_output(name, chunk)
-            else:
-                await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+    flooded = False
 
-        await drain(readers[name], captures[name], on_chunk)
+    def end(*_: object) -> None:
+        if not over.done():
+            over.set_result(None)
 
-    drains = [asyncio.create_task(follow(name)) for name in readers]
-    watch = asyncio.create_task(box.watch_memory())
-    flood = asyncio.create_task(flooded.wait())
+    def on_bytes(capture: Capture) -> None:
+        nonlocal flooded
+        if capture.total > max_total_output_bytes:
+            flooded = True
+            end()
+
+    followers: list[Follower] = [
+        PipeFollower(fd, captures[name], on_bytes)
+        if on_output is None
+        else SinkFollower(fd, captures[name], on_bytes, functools.partial(on_output, name))
+        for name, fd in readers.items()
+    ]
+    exited.add_done_callback(end)
+    deadline = loop.call_later(limits.timeout_seconds, end)
+    watch = loop.call_later(_MEMORY_WATCH_SECONDS, lambda: watches.append(asyncio.create_task(box.watch_memory())))
+    watches: list[asyncio.Task[None]] = []
     try:
-        racing: set[asyncio.Future[Any]] = {exited, flood}
-        await asyncio.wait(racing, timeout=limits.timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+        await over
         ended_at = time.monotonic()
         ending = exited.result() if exited.done() else None
-        # Whatever the program left behind goes now; only then are the pipes at their end.
+        # Whatever the program left behind goes now; only then do the pipes hold all there will be.
         await box.kill_programs()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_SECONDS if on_output is None else None):
-                await asyncio.gather(*drains)
-        outcome, code, number = _judge(box, ending, flooded.is_set())
+        if on_output is not None:
+            await box.taken_apart()
+        for follower in followers:
+            await follower.finish()
+        outcome, code, number = _judge(box, ending, flooded)
         if ending is not None:
             box.ended(ending)
     finally:
-        for waiting in (watch, flood, *drains):
-            waiting.cancel()
-        await asyncio.gather(watch, flood, *drains, return_exceptions=True)
+        deadline.cancel()
+        watch.cancel()
+        for follower in followers:
+            follower.close()
+        for task in watches:
+            task.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
     return Ending(outcome, code, number, captures["stdout"].result(), captures["stderr"].result(), started_at, ended_at)
 
 

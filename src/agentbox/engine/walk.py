@@ -24,7 +24,7 @@ from agentbox.engine.threads import in_thread, to_its_end
 from agentbox.engine.way_out import Egress, WayOut
 from agentbox.errors import AgentboxError, QuotaExceededError, TraceError, WorkspaceError
 from agentbox.guest.injection import GUARD_DIR, SOFT_INTERPRETERS, policy_file, soft_egress
-from agentbox.isolation.backend import Backend, LiveBox, Watch
+from agentbox.isolation.backend import Backend, LiveBox, Program, Watch
 from agentbox.isolation.interpreters import Found, Interpreter
 from agentbox.isolation.plan import WORKSPACE, GuardView
 from agentbox.models import (
@@ -70,6 +70,19 @@ class Decided:
         """Whether the interpreter loads a guard: under a policy, where there is one for it. Without a policy nothing
         is put into a program; a trace then says what the kernel shows."""
         return self.policy is not None and self.interpreter.name in GUARDED
+
+
+def base_environment(found: Found, scratch: str = "/tmp") -> dict[str, str]:  # noqa: S108
+    """What every program's environment begins with. `scratch` is the directory for its own files."""
+    return {
+        "PATH": f"{os.path.dirname(found.path)}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": scratch,
+        "TMPDIR": scratch,
+        "LANG": "C.UTF-8",
+        # Output must not wait in a buffer that a timeout would throw away.
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
 
 class Walk:
@@ -156,7 +169,8 @@ class Walk:
         directory = str(self._directory / "work") if self._directory else None
         way_out = await self._open_way_out()
         network = way_out.network if way_out else None
-        self._box = box = await decided.backend.launch(confinement, directory, watch, network)
+        program = Program(decided.request.owner, tuple(self._argv(WORKSPACE)), self._environment())
+        self._box = box = await decided.backend.launch(confinement, directory, watch, network, program)
         if way_out is not None:
             await way_out.serve(box.unix_listeners)
         if trace is not None:
@@ -259,16 +273,7 @@ class Walk:
         if decided.backend.name == "subprocess":
             asked = soft_egress(decided.network.allowlist, asked)
         scratch = "/tmp" if self._directory is None else str(self._directory / "tmp")  # noqa: S108
-        base = {
-            "PATH": f"{os.path.dirname(decided.found.path)}:/usr/local/bin:/usr/bin:/bin",
-            "HOME": scratch,
-            "TMPDIR": scratch,
-            "LANG": "C.UTF-8",
-            # Output must not wait in a buffer that a timeout would throw away.
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            **asked,
-        }
+        base = {**base_environment(decided.found, scratch), **asked}
         if not decided.guarded:
             return base
         kind, script = decided.interpreter.name, f"{WORKSPACE}/{decided.interpreter.entry_file}"
@@ -278,6 +283,9 @@ class Walk:
         """Files to bring back, and the snapshot."""
         decided, settings = self._decided, self._settings
         request, tree = decided.request, self._tree(box)
+        if request.return_files or request.snapshot:
+            # Nobody may write what is being read.
+            await box.taken_apart()
         # The code is the caller's own already.
         exclude = frozenset({decided.interpreter.entry_file})
         if request.return_files:
@@ -331,6 +339,7 @@ class Walk:
                 queued_ms=_ms(self._waited_seconds),
                 start_ms=_ms(ending.started_at - self._asked_at - self._waited_seconds),
                 run_ms=_ms(ending.ended_at - ending.started_at),
+                start=self._box.start_kind if self._box is not None else "cold",
             ),
             usage=usage,
             oom_killed=oom_killed,

@@ -44,6 +44,7 @@ class LiveBox:
         self._on_gone = on_gone
         self._oom = False
         self._last_exit: CommandExit | None = None
+        self.start_kind = "cold"
 
     @property
     def workspace_fd(self) -> int:
@@ -127,12 +128,14 @@ class LiveBox:
     def usage(self) -> Usage:
         """Counters of the whole box from its cgroup, or of the main program where there is none."""
         ending = self._last_exit
-        processes = ending.processes if ending else None
+        processes = self._box.processes
+        if processes is None and ending is not None:
+            processes = ending.processes
         if self._cgroup is not None:
             counted = self._cgroup.usage()
             return Usage(counted.cpu_ms, counted.max_memory_bytes, processes)
         if ending is None:
-            return Usage(None, None, None)
+            return Usage(None, None, processes)
         return Usage(ending.cpu_ms, ending.max_rss_bytes, processes)
 
     async def show(self, view: WorkspaceView) -> None:
@@ -150,6 +153,9 @@ class LiveBox:
         finally:
             if self._cgroup is not None and not self._box.plan.namespaces:
                 self._cgroup.kill()
+
+    async def taken_apart(self) -> None:
+        """Wait until no process of it is left, after `kill_programs`."""
 
     async def gone(self) -> None:
         """Kill and wait until nothing of the box is left but its control group, which `destroy` removes."""
@@ -220,6 +226,16 @@ class Watch:
     guard: GuardView | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What will be started in a box, and for whom, as far as a warm pool wants to know: interpreters that owners share
+    would tell one of them about another."""
+
+    owner: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+
 class Backend(Protocol):
     """An isolation backend. Looked up by name in registry.BACKENDS."""
 
@@ -239,10 +255,12 @@ class Backend(Protocol):
         directory: str | None = None,
         watch: Watch | None = None,
         network: Network | None = None,
+        program: Program | None = None,
     ) -> LiveBox:
         """A box, confined and ready for its first program; under a policy, ready for `show`. `directory` is the
         workspace of backends that need one. A backend without a wall has nothing to watch with. `network` is a network
-        namespace that the box joins; without one it has a network of its own that leads nowhere.
+        namespace that the box joins; without one it has a network of its own that leads nowhere. Who says which
+        `program` comes may get a box that is warm; LiveBox.start_kind tells.
 
         Raises IsolationError; nothing is left then.
         """

@@ -216,6 +216,19 @@ class Launcher:
                 os.close(fd)
         return box
 
+    async def start_nursery(self, nursery: dict[str, Any], descriptors: Sequence[int]) -> socket.socket:
+        """Have a nursery made (launcher/nursery.py); returns the owner's end of its socket, which ends it when it is
+        closed. Raises IsolationError when there is no launcher."""
+        channel = await self._ensure()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                await channel.send({"nursery": nursery}, [theirs.fileno(), *descriptors])
+        except OSError as error:
+            ours.close()
+            raise IsolationError(f"the launcher process is gone: {error}", hint="try again; it is restarted") from error
+        return ours
+
     def let_go(self) -> None:
         """Begin to end the launcher, when the last box is gone; `drop` or `close` waits for it."""
         if self._process is not None:
@@ -252,6 +265,7 @@ class Box:
         self.plan = plan
         self.workspace_fd = -1
         self.oom = False
+        self.processes: int | None = None
         self.channel: socket.socket | None = None
         self.unix_listeners: dict[str, socket.socket] = {}
         self._channel = channel

@@ -65,6 +65,15 @@ class BoxIds:
                 self._used.add(number)
                 return number, number
 
+    def extents_without(self, own: int) -> list[tuple[int, int, int]]:
+        """(inside, outside, count) maps of a user namespace in which `own` is 0 and the other ids of boxes are
+        themselves; empty where all boxes share one id."""
+        if not self._base:
+            return []
+        end = self._base + self._count
+        halves = [(0, own, 1), (self._base, self._base, own - self._base), (own + 1, own + 1, end - own - 1)]
+        return [extent for extent in halves if extent[2]]
+
     def give_back(self, uid: int) -> None:
         """The box of that uid is gone."""
         self._used.discard(uid)

@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from agentbox.models import Confinement, ProgramRule
+    from agentbox.models import Confinement, Limits, ProgramRule
 
 GUEST_UID = 1000
 WORKSPACE = "/work"
@@ -132,7 +132,7 @@ def jail_plan(
     ]
     if not memory_held_by_cgroup:
         rlimits.append(("DATA", (limits.memory_mb + 512) * _MIB))
-    disk_bytes = limits.disk_mb * _MIB
+    disk_bytes, inodes = disk_of(limits)
     return LaunchPlan(
         namespaces=True,
         host_uid=host_uid,
@@ -144,8 +144,8 @@ def jail_plan(
         links=(*links, *_DEVICE_LINKS),
         devices=DEVICES,
         writable=((WORKSPACE, 0o755), ("/tmp", 0o1777), ("/dev/shm", 0o1777)),  # noqa: S108
-        disk_bytes=disk_bytes + _SKELETON_BYTES,
-        inodes=max(_MIN_INODES, disk_bytes // _BYTES_PER_INODE) + _SKELETON_INODES,
+        disk_bytes=disk_bytes,
+        inodes=inodes,
         proc_masked_files=PROC_MASKED_FILES,
         proc_masked_directories=PROC_MASKED_DIRECTORIES,
         proc_read_only=PROC_READ_ONLY,
@@ -153,6 +153,12 @@ def jail_plan(
         rlimits=tuple(rlimits),
         watch_memory_bytes=0 if memory_held_by_cgroup else limits.memory_mb * _MIB,
     )
+
+
+def disk_of(limits: Limits) -> tuple[int, int]:
+    """Bytes and inodes of the one file system that holds everything a box may write."""
+    disk_bytes = limits.disk_mb * _MIB
+    return disk_bytes + _SKELETON_BYTES, max(_MIN_INODES, disk_bytes // _BYTES_PER_INODE) + _SKELETON_INODES
 
 
 def unisolated_plan(

@@ -59,6 +59,13 @@ def keep_all_ids(pid: int) -> None:
     _write_maps(str(pid), "", *maps)
 
 
+def write_maps(pid: int, extents: list[tuple[int, int, int]]) -> None:
+    """Give a child's new user namespace these (inside, outside, count) extents, for uids and gids alike. Needs
+    CAP_SETUID and CAP_SETGID."""
+    text = "".join(f"{inside} {outside} {count}\n" for inside, outside, count in extents)
+    _write_maps(str(pid), "", text, text)
+
+
 def _write_maps(process: str, setgroups: str, uid_map: str, gid_map: str) -> None:
     for name, text in (("setgroups", setgroups), ("uid_map", uid_map), ("gid_map", gid_map)):
         if not text:

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from agentbox.config import Settings
 from agentbox.errors import ConfigError
+from agentbox.models import DEFAULT_OWNER
 
-DEFAULT_OWNER = "default"
 SHORT_KEY_CHARACTERS = 16
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _KEY = re.compile(r"[\x21-\x7e]{1,1024}\Z")

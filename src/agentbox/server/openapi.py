@@ -25,7 +25,7 @@ _PROBLEMS = {
     "413": "The body is larger than the operator allows",
     "415": "The body has a Content-Encoding",
     "421": "The Host header names another server",
-    "429": "Too many runs wait already",
+    "429": "Too many runs wait, this one waited too long, or too many large bodies are in memory; nothing ran",
     "500": "A bug of agentbox",
     "503": "The box could not be built, its trace not be written, its files not be kept, or the server is stopping",
 }
@@ -95,7 +95,19 @@ def _result_schema() -> Json:
                 }
             ),
             "warnings": {"type": "array", "items": _TEXT},
-            "timings": _object({"queued_ms": _MILLISECONDS, "start_ms": _MILLISECONDS, "run_ms": _MILLISECONDS}),
+            "timings": _object(
+                {
+                    "queued_ms": {**_MILLISECONDS, "description": "waiting for a place; 0 where one was free"},
+                    "start_ms": _MILLISECONDS,
+                    "run_ms": _MILLISECONDS,
+                    "start": {
+                        "type": "string",
+                        "enum": ["warm", "forked", "made", "cold"],
+                        "description": "what was ready before: box and interpreter, an interpreter that forked into a "
+                        "new box, the view of a new box, nothing",
+                    },
+                }
+            ),
             "usage": _object(
                 {
                     "cpu_ms": _nullable("number"),
@@ -150,6 +162,7 @@ def _problem_schemas() -> Json:
                 "detail": _TEXT,
                 **always,
                 "policy": {**_policy_fault_schema(), "description": "with code policy_syntax"},
+                "retry_after_seconds": {"type": "integer", "minimum": 1, "description": "as the header Retry-After"},
                 "result": {**_ref("RunResult"), "description": "of a program that ran, when its files cannot be kept"},
             },
             required=["detail", *always],
@@ -240,8 +253,9 @@ def _run_operation(*, keyed: bool) -> Json:
         "description": (
             "With `Accept: text/event-stream` the answer is a stream: `stdout` and `stderr` events with "
             '`{"seq","text"}` or, where bytes are not UTF-8, `{"seq","b64"}`; then one `result` event with the body of '
-            "200, also after a timeout, or one `error` event. A comment keeps quiet streams open. Closing the "
-            "connection ends the run."
+            "200, also after a timeout, or one `error` event. A run that has to wait begins with one `queued` event, "
+            '`{"waiting"}`: how many runs wait, with this one. A comment keeps quiet streams open. Closing the '
+            "connection ends the run, or its waiting."
         ),
         "requestBody": {"required": True, "content": {"application/json": {"schema": _ref("RunBody")}}},
         "responses": {
@@ -335,7 +349,14 @@ def _snapshot_schema() -> Json:
 
 def document(settings: Settings, backend: str, *, keyed: bool) -> Json:
     """The document for a server with these settings, whose default backend is `backend`; `keyed`: it needs a key."""
-    health = _object({"status": {"const": "ok"}, "version": _TEXT, "backend": _TEXT})
+    runs = {
+        **_object({"working": _COUNT, "waiting": _COUNT}),
+        "description": "for callers with a key, if one is needed",
+    }
+    health = _object(
+        {"status": {"const": "ok"}, "version": _TEXT, "backend": _TEXT, "runs": runs},
+        required=["status", "version", "backend"] if keyed else None,
+    )
     found: Json = {
         "openapi": "3.1.0",
         "info": {

@@ -192,6 +192,7 @@ def result_body(result: RunResult) -> dict[str, Any]:
         "timings": {
             "queued_ms": result.timings.queued_ms,
             "start_ms": result.timings.start_ms,
+            "start": result.timings.start,
             "run_ms": result.timings.run_ms,
         },
         "usage": {

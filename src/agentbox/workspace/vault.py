@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agentbox.errors import WorkspaceError
+from agentbox.models import DEFAULT_OWNER
 
-DEFAULT_OWNER = "default"
 KEYS = "keys"
 _LOCK = ".lock"
 _NEW = ".new-"

@@ -10,9 +10,11 @@ from agentbox.models import Enforcement, Layer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agentbox.isolation.backend import LiveBox, Watch
+    from agentbox.isolation.backend import LiveBox, Program, Watch
     from agentbox.isolation.facilities import Facilities
     from agentbox.isolation.network import Network
+    from agentbox.isolation.pool.pool import WarmPool
+    from agentbox.isolation.pool.shape import PoolShape
     from agentbox.isolation.requirement import Requirement
     from agentbox.models import Confinement
 
@@ -27,6 +29,7 @@ class JailBackend:
     def __init__(self, facilities: Facilities) -> None:
         self._facilities = facilities
         self._view = host.view()
+        self._pool: WarmPool | None = None
 
     def requirements(self) -> tuple[Requirement, ...]:
         """See Backend."""
@@ -45,15 +48,46 @@ class JailBackend:
             disk=Layer.KERNEL,
         )
 
+    @property
+    def pool(self) -> WarmPool | None:
+        """The warm pool, where there is one."""
+        return self._pool
+
+    async def open_pool(self, shape: PoolShape, confinement: Confinement, program: Program) -> str:
+        """Keep boxes warm for such programs under such confinements. Returns what this host lacks for it, empty where
+        nothing. Raises IsolationError."""
+        from agentbox.isolation.pool.box import WarmProgram
+        from agentbox.isolation.pool.pool import WarmPool
+
+        lacks = WarmPool.missing(self._facilities)
+        if lacks:
+            return lacks
+        warm = WarmProgram(program.argv, program.env)
+        pool = WarmPool(self._facilities, self._view, shape, confinement, warm)
+        await pool.start(program.owner)
+        self._pool = pool
+        return ""
+
+    async def close(self) -> None:
+        """End the warm pool."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
     async def launch(
         self,
         confinement: Confinement,
         directory: str | None = None,
         watch: Watch | None = None,
         network: Network | None = None,
+        program: Program | None = None,
     ) -> LiveBox:
         """See Backend."""
         del directory
+        if self._pool is not None and program is not None and watch is None and network is None:
+            box = await self._pool.launch(confinement, program)
+            if box is not None:
+                return box
         facilities = self._facilities
         uid, gid = facilities.ids.take()
         try:

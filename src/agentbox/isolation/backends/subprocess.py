@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 
 from agentbox.errors import InternalError
-from agentbox.isolation.backend import LiveBox, Watch, build_in_cgroup
+from agentbox.isolation.backend import LiveBox, Program, Watch, build_in_cgroup
 from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.network import Network
 from agentbox.isolation.plan import unisolated_plan
@@ -44,6 +44,7 @@ class SubprocessBackend:
         directory: str | None = None,
         watch: Watch | None = None,
         network: Network | None = None,
+        program: Program | None = None,
     ) -> LiveBox:
         """See Backend."""
         del watch

@@ -64,7 +64,7 @@ def serve(owner_fd: int) -> None:
                 for fd in (owner.detach(), wake_read, wake_write):
                     os.close(fd)
                 _live(message, descriptors)
-            forked[pid] = message["box" if "box" in message else "begin"]["namespaces"]
+            forked[pid] = "nursery" in message or message["box" if "box" in message else "begin"]["namespaces"]
             for fd in descriptors:
                 os.close(fd)
         with contextlib.suppress(ChildProcessError):
@@ -85,6 +85,10 @@ def _live(message: dict[str, Any], descriptors: list[int]) -> None:
             message, descriptors = _plan(sock)
         else:
             del descriptors[0]
+        if "nursery" in message:
+            from agentbox.isolation.launcher import nursery
+
+            nursery.build(message["nursery"], sock, descriptors)
         box.build(message["box"], sock, descriptors)
     except BaseException as error:
         box.report_failure(sock, error)

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: MIT
+// The maker of boxes: PID 1 of a nursery. It holds the view of the file system that every box begins with, makes boxes
+// (namespaces and an init, nothing else) at its owner's word, and starts programs in them. When the owner's socket
+// closes it ends, and with it, by the kernel, everything in its PID namespace: every box and every warm interpreter.
+#include "box.h"
+
+#include <net/if.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+
+static struct config config;
+static uid_t own_uid;
+
+struct child {
+	pid_t pid;
+	uint32_t op, id;
+};
+static struct child *children;
+static int n_children, room_for_children;
+
+static void remember(pid_t pid, uint32_t op, uint32_t id)
+{
+	if (n_children == room_for_children) {
+		room_for_children = room_for_children ? 2 * room_for_children : 64;
+		children = realloc(children, room_for_children * sizeof *children);
+		if (!children)
+			_exit(70);
+	}
+	children[n_children++] = (struct child){pid, op, id};
+}
+
+static int write_file(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	ssize_t length = strlen(text), sent = write(fd, text, length);
+	close(fd);
+	return sent == length ? 0 : -1;
+}
+
+static int map_ids(uid_t uid, gid_t gid)
+{
+	char line[64];
+	if (write_file("/proc/self/setgroups", "deny") < 0)
+		return -1;
+	snprintf(line, sizeof line, "%u %u 1", config.guest_uid, uid);
+	if (write_file("/proc/self/uid_map", line) < 0)
+		return -1;
+	snprintf(line, sizeof line, "%u %u 1", config.guest_gid, gid);
+	if (write_file("/proc/self/gid_map", line) < 0)
+		return -1;
+	if (setresgid(config.guest_gid, config.guest_gid, config.guest_gid) < 0)
+		return -1;
+	return setresuid(config.guest_uid, config.guest_uid, config.guest_uid);
+}
+
+static int loopback_up(void)
+{
+	struct ifreq request = {.ifr_name = "lo"};
+	int sock = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (sock < 0 || ioctl(sock, SIOCGIFFLAGS, &request) < 0)
+		return -1;
+	request.ifr_flags |= IFF_UP;
+	int result = ioctl(sock, SIOCSIFFLAGS, &request);
+	close(sock);
+	return result;
+}
+
+static int mount_proc(void)
+{
+	unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
+	if (mount("proc", "/proc", "proc", flags, NULL) < 0)
+		return -1;
+	// The sources lie where the box's own /tmp will cover them.
+	for (int i = 0; i < config.n_masked_files; i++)
+		if (mount("/tmp/nothing", config.masked_files[i], NULL, MS_BIND, NULL) < 0 && errno != ENOENT)
+			return -1;
+	for (int i = 0; i < config.n_masked_directories; i++)
+		if (mount("/tmp/empty", config.masked_directories[i], NULL, MS_BIND, NULL) < 0 && errno != ENOENT)
+			return -1;
+	for (int i = 0; i < config.n_read_only; i++) {
+		const char *path = config.read_only[i];
+		if (mount(path, path, NULL, MS_BIND | MS_REC, NULL) < 0) {
+			if (errno == ENOENT)
+				continue;
+			return -1;
+		}
+		if (mount(NULL, path, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | flags, NULL) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+// The writable directories are parts of one file system, so the disk limit holds their sum. It hangs for a moment where
+// the terminals will be.
+static int mount_disk(int64_t bytes, int64_t inodes)
+{
+	char text[128], part[32];
+	snprintf(text, sizeof text, "size=%lld,nr_inodes=%lld,mode=0755", (long long)bytes, (long long)inodes);
+	if (mount("tmpfs", "/dev/pts", "tmpfs", MS_NOSUID | MS_NODEV, text) < 0)
+		return -1;
+	umask(0);
+	for (int i = 0; i < config.n_writable; i++) {
+		snprintf(part, sizeof part, "/dev/pts/%d", i);
+		if (mkdir(part, config.writable[i].mode) < 0 || mount(part, config.writable[i].name, NULL, MS_BIND, NULL) < 0)
+			return -1;
+	}
+	umask(022);
+	if (umount2("/dev/pts", MNT_DETACH) < 0)
+		return -1;
+	return mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620");
+}
+
+// Processes and threads that ever ran in this PID namespace, the init not counted.
+static long started(void)
+{
+	char text[128];
+	int fd = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
+	ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+	if (fd >= 0)
+		close(fd);
+	if (length <= 0)
+		return 0;
+	text[length] = 0;
+	char *last = strrchr(text, ' ');
+	return last ? strtol(last, NULL, 10) - 1 : 0;
+}
+
+// The init of a box: reaps, and at SIGUSR1 ends everything and says how many there were.
+static void live(uint32_t id)
+{
+	sigset_t wanted;
+	sigemptyset(&wanted);
+	sigaddset(&wanted, SIGCHLD);
+	sigaddset(&wanted, SIGUSR1);
+	for (;;) {
+		int number = sigwaitinfo(&wanted, NULL);
+		if (number == SIGCHLD) {
+			while (waitpid(-1, NULL, WNOHANG) > 0)
+				;
+		} else if (number == SIGUSR1) {
+			kill(-1, SIGKILL);
+			tell(OWNER_FD, (struct head){'c', id, started(), 0, 0, 0}, NULL, NULL, 0);
+			_exit(0);
+		}
+	}
+}
+
+static void become_init(const struct head *head)
+{
+	sigset_t mask;
+	sigemptyset(&mask);
+	sigaddset(&mask, SIGCHLD);
+	sigaddset(&mask, SIGUSR1);
+	sigprocmask(SIG_SETMASK, &mask, NULL);
+	signal(SIGCHLD, SIG_DFL);
+	prctl(PR_SET_NAME, "agentbox-init", 0, 0, 0);
+	int pair[2] = {-1, -1};
+	// Until its maps are written its /proc files must be its own.
+	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+	if (STEP("map ids") && map_ids(head->a, head->b) < 0)
+		goto failed;
+	if (STEP("loopback") && loopback_up() < 0)
+		goto failed;
+	if (STEP("mount /proc") && mount_proc() < 0)
+		goto failed;
+	if (STEP("writable directories") && mount_disk(head->c, head->d) < 0)
+		goto failed;
+	STEP("open workspace");
+	if ((pair[1] = open(config.workspace, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+		goto failed;
+	STEP("init");
+	if ((pair[0] = syscall(SYS_pidfd_open, getpid(), 0)) < 0 || chdir("/") < 0)
+		goto failed;
+	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+	STEP("capabilities");
+	if (drop_capabilities() < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+		goto failed;
+	STEP("");
+	tell(OWNER_FD, (struct head){'b', head->id, 0, 0, 0, 0}, NULL, pair, 2);
+	close(pair[0]);
+	close(pair[1]);
+	close(CONFIG_FD);
+	live(head->id);
+failed:
+	tell(OWNER_FD, (struct head){'b', head->id, errno, 0, 0, 0}, current_step, NULL, 0);
+	_exit(1);
+}
+
+// The user namespace of a box belongs to the box's own id, so that id makes it; capabilities stay (see main).
+static void make_box(const struct head *head)
+{
+	STEP("take the box's uid");
+	pid_t pid = -1;
+	if (setresgid(head->b, head->b, 0) == 0 && setresuid(head->a, head->a, 0) == 0) {
+		STEP("unshare");
+		pid = syscall(SYS_clone, CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET
+			| SIGCHLD, NULL, NULL, NULL, NULL);
+	}
+	if (pid == 0)
+		become_init(head);
+	int code = errno;
+	if (setresuid(own_uid, own_uid, own_uid) < 0 || setresgid(own_uid, own_uid, own_uid) < 0)
+		_exit(70);
+	if (pid < 0)
+		tell(OWNER_FD, (struct head){'b', head->id, code, 0, 0, 0}, current_step, NULL, 0);
+	else
+		remember(pid, 'b', head->id);
+}
+
+// `a` arguments and then `b` variables, each ended by NUL.
+static char **words(char **text, const char *end, int count)
+{
+	char **list = calloc(count + 1, sizeof *list);
+	for (int i = 0; list && i < count; i++) {
+		if (*text >= end)
+			return NULL;
+		list[i] = *text;
+		*text += strlen(*text) + 1;
+	}
+	return list;
+}
+
+// Start a program: in a box ('E', whose descriptors begin with the box's init), or a warm interpreter in the nursery's
+// own view ('Z'). `descriptors`: [init of the box,] stdin, stdout, stderr, report or owner's socket, control groups.
+static void start(const struct head *head, char *text, size_t length, int *descriptors, int count)
+{
+	int in_box = head->op == 'E';
+	uint32_t answer = in_box ? 'x' : 'z';
+	pid_t pid = -1;
+	char *end = text + length;
+	char **argv = words(&text, end, head->a), **envp = argv ? words(&text, end, head->b) : NULL;
+	if (!envp || !head->a || count < 4 + in_box) {
+		errno = EINVAL;
+	} else if (!in_box || syscall(SYS_setns, descriptors[0], CLONE_NEWPID) == 0) {
+		pid = fork();
+	}
+	if (pid == 0) {
+		const int *stdio = descriptors + in_box;
+		int report = stdio[3];
+		sigset_t none;
+		sigemptyset(&none);
+		signal(SIGCHLD, SIG_DFL);
+		sigprocmask(SIG_SETMASK, &none, NULL);
+		if (in_box) {
+			int fd = fcntl(report, F_DUPFD_CLOEXEC, 64);
+			int failed = enter(&config, descriptors[0], stdio + 4, count - 5) < 0
+				|| (head->c && limit(RLIMIT_NPROC, head->c) < 0) || place_stdio(stdio) < 0;
+			if (!failed) {
+				if (fd != 3)
+					dup3(fd, 3, O_CLOEXEC);
+				fd = 3;
+				syscall(SYS_close_range, 4, ~0u, 0);
+				execve(argv[0], argv, envp);
+			}
+			dprintf(fd, "%d %s", errno, current_step[0] ? current_step : argv[0]);
+		} else {
+			place_stdio(stdio);
+			if (dup2(report, OWNER_FD) < 0 || fcntl(CONFIG_FD, F_SETFD, 0) < 0)
+				_exit(126);
+			syscall(SYS_close_range, 5, ~0u, 0);
+			if (chdir(config.workspace) == 0)
+				execve(argv[0], argv, envp);
+		}
+		_exit(127);
+	}
+	int code = errno;
+	if (pid < 0)
+		tell(OWNER_FD, (struct head){answer, head->id, -1, code, 0, 0}, NULL, NULL, 0);
+	else
+		remember(pid, answer, head->id);
+	free(argv);
+	free(envp);
+}
+
+static void reap(void)
+{
+	struct rusage used;
+	int status;
+	pid_t pid;
+	while ((pid = wait4(-1, &status, WNOHANG, &used)) > 0)
+		for (int i = 0; i < n_children; i++)
+			if (children[i].pid == pid) {
+				struct child ended = children[i];
+				children[i] = children[--n_children];
+				int64_t cpu = (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000ll
+					+ used.ru_utime.tv_usec + used.ru_stime.tv_usec;
+				if (ended.op != 'b')
+					tell(OWNER_FD, (struct head){ended.op, ended.id, status, cpu, used.ru_maxrss, 0}, NULL, NULL, 0);
+				break;
+			}
+}
+
+static void woken(int number) { (void)number; }
+
+int main(void)
+{
+	static char buffer[MAX_MESSAGE];
+	sigset_t child, before;
+	own_uid = getuid();
+	signal(SIGPIPE, SIG_IGN);
+	if (read_config(&config) < 0)
+		return 78;
+	prctl(PR_SET_NAME, "agentbox-maker", 0, 0, 0);
+	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+	// Changing the uid must not take the capabilities: SECBIT_NO_SETUID_FIXUP.
+	if (prctl(PR_SET_SECUREBITS, 4, 0, 0, 0) < 0)
+		return 77;
+	struct sigaction action = {.sa_handler = woken};
+	sigaction(SIGCHLD, &action, NULL);
+	sigemptyset(&child);
+	sigaddset(&child, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &child, &before);
+	int self = syscall(SYS_pidfd_open, getpid(), 0);
+	if (self < 0 || tell(OWNER_FD, (struct head){'r', 0, 0, 0, 0, 0}, NULL, &self, 1) < 0)
+		return 0;
+	close(self);
+	for (;;) {
+		struct pollfd waiting = {OWNER_FD, POLLIN, 0};
+		int ready = ppoll(&waiting, 1, NULL, &before);
+		reap();
+		if (ready <= 0)
+			continue;
+		int descriptors[MAX_DESCRIPTORS], count;
+		struct head head;
+		ssize_t length = receive(OWNER_FD, buffer, sizeof buffer - 1, descriptors, &count);
+		if (length == 0 || (length < 0 && errno != EINTR && errno != EMSGSIZE))
+			return 0;
+		if (length < (ssize_t)sizeof head)
+			continue;
+		buffer[length] = 0;
+		memcpy(&head, buffer, sizeof head);
+		if (head.op == 'B')
+			make_box(&head);
+		else if (head.op == 'E' || head.op == 'Z')
+			start(&head, buffer + sizeof head, length - sizeof head, descriptors, count);
+		while (count)
+			close(descriptors[--count]);
+	}
+}

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: MIT
+"""A box that a maker made: what boxes.Box is for one that the launcher built."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import stat
+from collections.abc import Mapping, Sequence
+
+from agentbox.errors import ConfinementError, IsolationError
+from agentbox.isolation.boxes import CommandExit
+from agentbox.isolation.plan import LaunchPlan, WorkspaceView
+from agentbox.isolation.pool.line import MAX_MESSAGE_BYTES, Line
+from agentbox.isolation.pool.nursery import MadeBox, Nursery, socket_pair, words
+from agentbox.isolation.pool.zygote import Zygote
+from agentbox.records import dataclass
+
+_CHILD_SECONDS = 30
+_COUNT_SECONDS = 5
+_GONE_SECONDS = 15
+# Below the limit of a message, with room for its head.
+_MAX_WORDS_BYTES = MAX_MESSAGE_BYTES - 4096
+
+
+@dataclass(frozen=True, slots=True)
+class WarmProgram:
+    """What a warm child can become: this interpreter with this file, in this environment and more of it."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+    def accepts(self, argv: Sequence[str], env: Mapping[str, str], *, cold_names: tuple[str, ...]) -> bool:
+        """Whether it can. Variables that an interpreter reads when it starts, by the beginnings of their names
+        `cold_names`, come too late for it."""
+        if tuple(argv[: len(self.argv)]) != self.argv or not env.keys() >= self.env.keys():
+            return False
+        return not any(name.startswith(cold_names) for name, value in env.items() if self.env.get(name, None) != value)
+
+
+class PooledBox:
+    """One box of a nursery. `kill_programs` returns when nothing in it runs any more; `destroy` when it is gone."""
+
+    def __init__(self, nursery: Nursery, made: MadeBox, plan: LaunchPlan, joins: Sequence[int], processes: int) -> None:
+        self.plan = plan
+        self.oom = False
+        self.channel = None
+        self.unix_listeners: dict[str, object] = {}
+        self.workspace_fd = made.workspace_fd
+        self.processes: int | None = None
+        self.process_limit = processes
+        self._nursery = nursery
+        self._made = made
+        self._joins = tuple(joins)
+        self._child: Line | None = None
+        self._warm: WarmProgram | None = None
+        self._child_ready: asyncio.Future[None] | None = None
+        self._ended: asyncio.Future[CommandExit] | None = None
+        self._commands: list[asyncio.Future[CommandExit]] = []
+        self._silent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._gone = asyncio.Event()
+        self._next_id = 0
+        nursery.counted(made, self._counted)
+        asyncio.get_running_loop().add_reader(made.init_fd, self._died)
+
+    # Made ready.
+
+    async def warm(self, zygote: Zygote, program: WarmProgram) -> None:
+        """Have a warm child forked into it, and wait until it is ready. Raises IsolationError."""
+        loop = asyncio.get_running_loop()
+        mine, theirs = socket_pair()
+        self._child_ready = ready = loop.create_future()
+        self._ended = loop.create_future()
+        self._child = Line(mine, self._from_child, self._child_gone)
+        try:
+            with theirs:
+                zygote.fork(self._made, theirs.fileno(), self._joins, self._child_ended)
+            async with asyncio.timeout(_CHILD_SECONDS):
+                await ready
+        except OSError as error:
+            if isinstance(error, TimeoutError):
+                raise IsolationError("a warm child did not become ready", hint="try again") from None
+            raise IsolationError(f"a warm child cannot be forked: {error}", hint="try again") from error
+        self._warm = program
+
+    def _from_child(self, op: str, key: int, numbers: Sequence[int], text: bytes, fds: list[int]) -> None:
+        """What the child says. Once it runs a guest's code, that is what a guest says: it is believed as far as it
+        concerns itself, and only once."""
+        del key
+        for fd in fds:
+            os.close(fd)
+        ready, ended = self._child_ready, self._ended
+        if ready is not None and not ready.done():
+            if op == "r":
+                ready.set_result(None)
+            elif op == "e":
+                step = text.decode(errors="replace")
+                ready.set_exception(
+                    ConfinementError(
+                        f"the box could not be built: {step}: {os.strerror(numbers[0])}",
+                        hint="`agentbox doctor` names what this host is missing",
+                        step=step,
+                        errno=numbers[0],
+                    )
+                )
+            return
+        if op == "x" and ended is not None and not ended.done() and self._warm is None:
+            ended.set_result(CommandExit((numbers[0] & 255) << 8))
+        if self._child is not None:
+            self._child.close()
+
+    def _child_gone(self) -> None:
+        if self._child_ready is not None and not self._child_ready.done():
+            self._child_ready.set_exception(IsolationError("a warm child ended", hint="try again"))
+
+    def _child_ended(self, status: int, cpu_ms: float, max_rss_bytes: int) -> None:
+        self._child_gone()
+        if self._ended is not None and not self._ended.done():
+            lost = status < 0
+            self._ended.set_result(CommandExit(None) if lost else CommandExit(status, cpu_ms, max_rss_bytes))
+
+    @property
+    def fresh(self) -> bool:
+        """Whether its warm child waits, unharmed, for what to run."""
+        return (
+            self._warm is not None
+            and self._child is not None
+            and not self._child.closed
+            and self._ended is not None
+            and not self._ended.done()
+            and not self._gone.is_set()
+        )
+
+    # Used, as a boxes.Box is.
+
+    async def start(
+        self, argv: Sequence[str], env: dict[str, str], cwd: str, stdio: Sequence[int]
+    ) -> asyncio.Future[CommandExit]:
+        """See boxes.Box."""
+        del cwd
+        if os.geteuid() == 0:
+            for fd in stdio:
+                # The guest opens /dev/stdout and its like through /proc, which asks the pipe's owner and mode.
+                if stat.S_ISFIFO(os.fstat(fd).st_mode):
+                    os.fchown(fd, self.plan.host_uid, self.plan.host_gid)
+        program, child, ended = self._warm, self._child, self._ended
+        if program is not None and child is not None and ended is not None and self.would_be_warm(argv, env):
+            more = {name: value for name, value in env.items() if program.env.get(name) != value}
+            text, counts = words(argv[len(program.argv) :], more)
+            if len(text) <= _MAX_WORDS_BYTES:
+                self._warm = None
+                child.send("R", 0, (*counts, self.process_limit), text, stdio)
+                self._commands.append(ended)
+                return ended
+        return await self._execute(argv, env, stdio)
+
+    def would_be_warm(self, argv: Sequence[str], env: Mapping[str, str]) -> bool:
+        """Whether `start` of this would find its interpreter started."""
+        return self.fresh and self._warm is not None and self._warm.accepts(argv, env, cold_names=COLD_NAMES)
+
+    async def start_with_signals(
+        self, argv: Sequence[str], env: dict[str, str], cwd: str, stdio: Sequence[int]
+    ) -> tuple[int, asyncio.Future[CommandExit]]:
+        """See boxes.Box. A pooled box serves single runs: nobody sends signals to parts of it."""
+        raise NotImplementedError
+
+    async def start_on_terminal(self, *_: object) -> tuple[int, asyncio.Future[CommandExit], int]:
+        """See boxes.Box. A pooled box has no terminals to give."""
+        raise NotImplementedError
+
+    async def signal(self, key: int, number: int) -> None:
+        """See boxes.Box."""
+        raise NotImplementedError
+
+    async def _execute(
+        self, argv: Sequence[str], env: Mapping[str, str], stdio: Sequence[int]
+    ) -> asyncio.Future[CommandExit]:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[CommandExit] = loop.create_future()
+        read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+        def on_end(status: int, cpu_ms: float, max_rss_bytes: int) -> None:
+            if not ended.done():
+                ended.set_result(CommandExit(None) if status < 0 else CommandExit(status, cpu_ms, max_rss_bytes))
+
+        try:
+            try:
+                os.set_blocking(write, True)
+                self._nursery.execute(self._made, argv, env, stdio, write, self._joins, self.process_limit, on_end)
+            except ValueError:
+                raise OSError(errno.E2BIG, "arguments and environment are too long") from None
+            finally:
+                os.close(write)
+            reason = await _to_end(read)
+        finally:
+            os.close(read)
+        if reason:
+            code, _, step = reason.partition(b" ")
+            number = int(code)
+            raise OSError(number, f"{step.decode(errors='replace')}: {os.strerror(number)}")
+        self._commands.append(ended)
+        return ended
+
+    async def show(self, view: WorkspaceView) -> None:
+        """See boxes.Box. A pooled box shows its whole workspace."""
+        raise NotImplementedError
+
+    async def judged(self) -> None:
+        """See boxes.Box. Nothing is judged here."""
+
+    # Ended.
+
+    def kill(self) -> None:
+        """Begin killing everything in it."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._made.init_fd, signal.SIGKILL)
+
+    async def kill_programs(self) -> None:
+        """Kill everything that runs in it: when this returns nothing there runs guest code any more, but some of it may
+        not be taken apart yet; see `taken_apart`. The workspace stays readable."""
+        if not self._silent.done():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._made.init_fd, signal.SIGUSR1)
+            try:
+                async with asyncio.timeout(_COUNT_SECONDS):
+                    await asyncio.shield(self._silent)
+            except TimeoutError:
+                self.kill()
+                async with asyncio.timeout(_GONE_SECONDS):
+                    await self._gone.wait()
+
+    def _counted(self, processes: int) -> None:
+        self.processes = processes
+        if not self._silent.done():
+            self._silent.set_result(None)
+
+    def _died(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._made.init_fd)
+        self._gone.set()
+        if not self._silent.done():
+            self._silent.set_result(None)
+        for ended in (*self._commands, *([self._ended] if self._ended is not None else ())):
+            # The one who reaps it knows more, and says it a moment later; only if that one is gone too, this stands.
+            if not ended.done():
+                asyncio.get_running_loop().call_later(_GONE_SECONDS, _lost, ended)
+
+    async def taken_apart(self) -> None:
+        """Wait until no process of it is left, after `kill_programs`."""
+        async with asyncio.timeout(_GONE_SECONDS):
+            await self._gone.wait()
+
+    async def destroy(self) -> None:
+        """Kill what runs, wait until it is gone, release the workspace. May be called twice; does not raise."""
+        if self.workspace_fd < 0:
+            return
+        with contextlib.suppress(TimeoutError):
+            if not self._gone.is_set():
+                if not self._silent.done():
+                    self.kill()
+                await self.taken_apart()
+        if not self._gone.is_set():
+            asyncio.get_running_loop().remove_reader(self._made.init_fd)
+        if self._child is not None:
+            self._child.close()
+        fd, self.workspace_fd = self.workspace_fd, -1
+        os.close(fd)
+        os.close(self._made.init_fd)
+
+
+# What an interpreter, the C library or a library loaded in advance reads when it starts.
+COLD_NAMES = (
+    "PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "TZ", "OMP_", "OPENBLAS_", "MKL_", "NUMEXPR_", "OPENSSL_",
+    "SSL_",
+)  # fmt: skip
+
+
+def _lost(ended: asyncio.Future[CommandExit]) -> None:
+    if not ended.done():
+        ended.set_result(CommandExit(None))
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, fd: int) -> None:
+    ready = asyncio.Event()
+    loop.add_reader(fd, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(fd)
+
+
+async def _to_end(fd: int) -> bytes:
+    """Everything that comes out of a pipe."""
+    loop = asyncio.get_running_loop()
+    text = b""
+    while True:
+        try:
+            part = os.read(fd, 4096)
+        except BlockingIOError:
+            await _readable(loop, fd)
+            continue
+        if not part:
+            return text
+        text += part

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: MIT
+"""The owner's side of a nursery: have it made, have boxes made in it, programs and warm interpreters started."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from agentbox.errors import ConfinementError, IsolationError
+from agentbox.isolation.facilities import Facilities
+from agentbox.isolation.plan import LaunchPlan
+from agentbox.isolation.pool.line import Line
+from agentbox.linux import seccomp
+from agentbox.records import asdict, dataclass
+
+_NATIVE = Path(__file__).parent.parent / "native"
+MAKER = _NATIVE / "agentbox-maker"
+LIBRARY = _NATIVE / "zygote.so"
+_ZYGOTE = Path(__file__).parent.parent.parent / "guest" / "zygote.py"
+_START_SECONDS = 20
+_BOX_SECONDS = 30
+_GONE_SECONDS = 15
+# Frames of a warm interpreter below a guest's say where they come from.
+_STUB = "exec(compile(open({path!r}).read(), '<agentbox>', 'exec'), {{'__name__': '<agentbox>'}})\n"
+
+OnEnd = Callable[[int, float, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class MadeBox:
+    """A box with an init and no program yet: descriptors of the init (a pidfd) and of the workspace."""
+
+    key: int
+    host_uid: int
+    host_gid: int
+    init_fd: int
+    workspace_fd: int
+
+
+class Nursery:
+    """A maker of boxes. Everything in it is gone when `close` returns; `on_gone` is called when it ends otherwise."""
+
+    def __init__(self, facilities: Facilities, plan: LaunchPlan, modules: Sequence[str]) -> None:
+        self._facilities = facilities
+        self.plan = plan
+        self._modules = tuple(modules)
+        self._line: Line | None = None
+        self._pidfd = -1
+        self._next = 0
+        self._own_id = 0
+        self._rooted = False
+        self._ready: asyncio.Future[None] | None = None
+        self._made: dict[int, asyncio.Future[tuple[int, int]]] = {}
+        self._ends: dict[int, OnEnd] = {}
+        self._counts: dict[int, Callable[[int], None]] = {}
+        self.on_gone: Callable[[], None] = lambda: None
+        self.gone = asyncio.Event()
+
+    @property
+    def alive(self) -> bool:
+        """Whether boxes can be made in it."""
+        return self._line is not None and not self._line.closed and self._pidfd >= 0
+
+    async def start(self) -> None:
+        """Raises ConfinementError when the kernel refused a step, IsolationError otherwise; nothing is left then."""
+        loop = asyncio.get_running_loop()
+        ids = self._facilities.ids
+        self._own_id, _ = ids.take()
+        maps = ids.extents_without(self._own_id)
+        self._rooted = bool(maps)
+        description = {
+            "plan": asdict(self.plan),
+            "maps": maps,
+            "files": [
+                (f"{self.plan.workspace}/main.py", _STUB.format(path=f"{self.plan.workspace}/zygote")),
+                (f"{self.plan.workspace}/zygote", _ZYGOTE.read_text(encoding="utf-8")),
+                (f"{self.plan.workspace}/modules", "\n".join(self._modules)),
+            ],
+            "library": f"{self.plan.workspace}/zygote.so",
+        }
+        fds = [os.open(MAKER, os.O_RDONLY | os.O_CLOEXEC), os.open(LIBRARY, os.O_RDONLY | os.O_CLOEXEC)]
+        self._ready = loop.create_future()
+        try:
+            fds.append(_configuration(self.plan))
+            sock = await self._facilities.launcher.start_nursery(description, fds)
+            self._line = Line(sock, self._received, self._lost)
+            async with asyncio.timeout(_START_SECONDS):
+                await self._ready
+        except TimeoutError:
+            await self.close()
+            raise IsolationError("the maker of boxes did not start", hint="its own message is on stderr") from None
+        except BaseException:
+            await self.close()
+            raise
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _received(self, op: str, key: int, numbers: Sequence[int], text: bytes, fds: list[int]) -> None:
+        if op == "b":
+            made = self._made.pop(key, None)
+            if made is None or made.done():
+                for fd in fds:
+                    os.close(fd)
+            elif len(fds) == 2:
+                made.set_result((fds[0], fds[1]))
+            else:
+                step = text.decode()
+                made.set_exception(
+                    ConfinementError(
+                        f"the box could not be built: {step}: {os.strerror(numbers[0])}",
+                        hint="`agentbox doctor` names what this host is missing",
+                        step=step,
+                        errno=numbers[0],
+                    )
+                )
+        elif op in "xz":
+            ended = self._ends.pop(key, None)
+            if ended is not None:
+                ended(numbers[0], numbers[1] / 1000, numbers[2] * 1024)
+        elif op == "c":
+            counted = self._counts.pop(key, None)
+            if counted is not None:
+                counted(numbers[0])
+        elif op == "r" and self._ready is not None and not self._ready.done():
+            self._pidfd = fds[0]
+            asyncio.get_running_loop().add_reader(self._pidfd, self._died)
+            self._ready.set_result(None)
+        elif self._ready is not None and not self._ready.done():
+            self._ready.set_exception(_refusal(op, key, numbers, text))
+
+    def _died(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        self.gone.set()
+
+    def _lost(self) -> None:
+        error = IsolationError("the maker of boxes is gone", hint="try again; it is started again")
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(error)
+        for made in self._made.values():
+            if not made.done():
+                made.set_exception(error)
+        ends, self._ends = self._ends, {}
+        for ended in ends.values():
+            ended(-1, 0.0, 0)
+        self._counts.clear()
+        self.on_gone()
+
+    def _next_key(self) -> int:
+        self._next = self._next % 0xFFFFFFFF + 1
+        return self._next
+
+    async def make_box(self, disk_bytes: int, inodes: int, host_uid: int, host_gid: int) -> MadeBox:
+        """A box whose processes have that uid and gid of the host. Raises IsolationError."""
+        line = self._line
+        if line is None or line.closed:
+            raise IsolationError("the maker of boxes is gone", hint="try again; it is started again")
+        key = self._next_key()
+        made = self._made[key] = asyncio.get_running_loop().create_future()
+        inside = (host_uid, host_gid) if self._rooted else (0, 0)
+        try:
+            line.send("B", key, (*inside, disk_bytes, inodes))
+            async with asyncio.timeout(_BOX_SECONDS):
+                init_fd, workspace_fd = await made
+        except OSError as error:
+            raise IsolationError(f"the maker of boxes is gone: {error}", hint="try again") from error
+        finally:
+            self._made.pop(key, None)
+        return MadeBox(key, host_uid, host_gid, init_fd, workspace_fd)
+
+    def counted(self, box: MadeBox, on_count: Callable[[int], None]) -> None:
+        """Hear how many processes ran in a box, when its init was told to end."""
+        self._counts[box.key] = on_count
+
+    def execute(
+        self,
+        box: MadeBox,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        stdio: Sequence[int],
+        report: int,
+        joins: Sequence[int],
+        processes: int,
+        on_end: OnEnd,
+    ) -> int:
+        """Start a program in a box, confined; on `report`, a pipe's end, it says why it could not be executed. `joins`
+        are cgroup.procs files. Returns its key. Raises OSError, and ValueError when the words are too many."""
+        text, counts = words(argv, env)
+        return self._start("E", counts, processes, text, (box.init_fd, *stdio, report, *joins), on_end)
+
+    def start_zygote(self, path: str, env: Mapping[str, str], owner: int, on_end: OnEnd) -> int:
+        """Start a warm interpreter whose owner's end is on the other side of `owner`. Raises OSError."""
+        text, counts = words((path, f"{self.plan.workspace}/main.py"), env)
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return self._start("Z", counts, 0, text, (nothing, nothing, 2, owner), on_end)
+        finally:
+            os.close(nothing)
+
+    def _start(
+        self, op: str, counts: tuple[int, int], processes: int, text: bytes, fds: Sequence[int], on_end: OnEnd
+    ) -> int:
+        if self._line is None or self._line.closed:
+            raise BrokenPipeError("the maker of boxes is gone")
+        key = self._next_key()
+        self._ends[key] = on_end
+        try:
+            self._line.send(op, key, (*counts, processes), text, fds)
+        except BaseException:
+            self._ends.pop(key, None)
+            raise
+        return key
+
+    async def close(self) -> None:
+        """End it, and wait until it is gone with everything in it."""
+        if self._line is not None:
+            self._line.close()
+            self._lost()
+        if self._pidfd >= 0:
+            try:
+                async with asyncio.timeout(_GONE_SECONDS):
+                    await self.gone.wait()
+            except TimeoutError:
+                asyncio.get_running_loop().remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+        if self._own_id:
+            self._facilities.ids.give_back(self._own_id)
+            self._own_id = 0
+
+
+def words(arguments: Sequence[str], env: Mapping[str, str]) -> tuple[bytes, tuple[int, int]]:
+    """Arguments and variables as one text, each ended by NUL, and how many there are of each."""
+    parts = [os.fsencode(one) for one in arguments]
+    parts += [os.fsencode(f"{name}={value}") for name, value in env.items()]
+    return b"".join(part + b"\0" for part in parts), (len(arguments), len(env))
+
+
+def _refusal(op: str, key: int, numbers: Sequence[int], text: bytes) -> Exception:
+    """What a nursery that could not be made said: a frame of launcher/wire.py."""
+    raw = Line.pack(op, key, numbers) + text
+    try:
+        message = json.loads(raw[4:])
+        return ConfinementError(
+            f"the warm pool could not be made: {message['error']}",
+            hint="`agentbox doctor` names what this host is missing",
+            step=message["step"],
+            errno=message["errno"],
+        )
+    except (ValueError, KeyError):
+        return IsolationError("the maker of boxes did not start", hint="its own message is on stderr")
+
+
+def _configuration(plan: LaunchPlan) -> int:
+    """A descriptor of what native/box.h reads."""
+    import resource
+
+    lines = [f"ids {plan.guest_uid}", f"workspace {plan.workspace}", f"filter {seccomp.build().hex()}"]
+    lines += [f"writable {mode:o} {path}" for path, mode in plan.writable]
+    lines += [f"masked-file {path}" for path in plan.proc_masked_files if os.path.exists(path)]
+    lines += [f"masked-directory {path}" for path in plan.proc_masked_directories if os.path.isdir(path)]
+    lines += [f"read-only {path}" for path in plan.proc_read_only if os.path.exists(path)]
+    lines += [f"device /dev/{name}" for name in plan.devices]
+    for name, value in plan.rlimits:
+        # The number of processes is a run's own; it is set when the run begins.
+        if name != "NPROC":
+            lines.append(f"limit {getattr(resource, f'RLIMIT_{name}')} {value}")
+    fd = os.memfd_create("nursery", os.MFD_CLOEXEC)
+    os.write(fd, "\n".join(lines).encode() + b"\n")
+    return fd
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """The two ends of a line."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: MIT
+"""The warm pool: boxes with a warm interpreter in them, in stock for each owner, made anew off the path of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections import OrderedDict, deque
+from collections.abc import Coroutine, Mapping
+
+from agentbox.errors import AgentboxError, IsolationError
+from agentbox.isolation.backend import LiveBox, Program, cgroup_limits
+from agentbox.isolation.facilities import Facilities
+from agentbox.isolation.plan import HostView, disk_of, jail_plan
+from agentbox.isolation.pool.box import COLD_NAMES, PooledBox, WarmProgram
+from agentbox.isolation.pool.nursery import LIBRARY, MAKER, Nursery
+from agentbox.isolation.pool.shape import PoolShape
+from agentbox.isolation.pool.zygote import Zygote
+from agentbox.models import Confinement
+from agentbox.records import dataclass, replace
+
+_log = logging.getLogger("agentbox.pool")
+# A maker or an interpreter that cannot be started is tried again after so long.
+_RETRY_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class _Stocked:
+    zygote: Zygote | None
+    ready: deque[PooledLiveBox]
+    task: asyncio.Task[None] | None = None
+
+
+class PooledLiveBox(LiveBox):
+    """A live box of the pool. Its last processes are taken apart after its result is known; the pool waits for that."""
+
+    def __init__(self, pool: WarmPool, box: PooledBox, confinement: Confinement, cgroup: object, start: str) -> None:
+        super().__init__(box, confinement, cgroup, lambda: pool.give_back(box))  # type: ignore[arg-type]
+        self._pool = pool
+        self.pooled = box
+        self.start_kind = start
+
+    def tighten(self, confinement: Confinement) -> None:
+        """Change its limits before its first program. Raises ConfinementError."""
+        if confinement.limits != self._confinement.limits:
+            if self._cgroup is not None:
+                self._cgroup.set_limits(cgroup_limits(confinement.limits))
+            self.pooled.process_limit = confinement.limits.pids + 1
+            self._confinement = confinement
+
+    async def destroy(self) -> None:
+        """See LiveBox; returns when nothing in it runs any more, and leaves the rest to the pool."""
+        self._pool.bury(self)
+
+    async def taken_apart(self) -> None:
+        """See LiveBox."""
+        await self.pooled.taken_apart()
+
+    async def end(self) -> None:
+        """What `destroy` leaves to the pool."""
+        await super().destroy()
+
+
+class WarmPool:
+    """Boxes of one shape: no policy, no way out, the given interpreter's directories, any limits of memory, processes
+    and processors. Everything else is built by the launcher."""
+
+    def __init__(
+        self,
+        facilities: Facilities,
+        host: HostView,
+        shape: PoolShape,
+        confinement: Confinement,
+        program: WarmProgram,
+    ) -> None:
+        self._facilities = facilities
+        self._shape = shape
+        self._confinement = confinement
+        self._program = program
+        self._plan = jail_plan(confinement, host, host_uid=0, host_gid=0, memory_held_by_cgroup=True)
+        self._nursery: Nursery | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._stock: OrderedDict[str, _Stocked] = OrderedDict()
+        self._burials: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @staticmethod
+    def missing(facilities: Facilities) -> str:
+        """What this host lacks for a pool; empty where nothing."""
+        if not MAKER.exists() or not LIBRARY.exists():
+            return "the compiled part of agentbox is not installed (it is built by a C compiler at installation)"
+        if "memory" not in facilities.held or "pids" not in facilities.held:
+            return "no control group holds memory and processes here"
+        return ""
+
+    async def start(self, owner: str) -> None:
+        """Open the nursery, and begin to stock for the first owner. Raises IsolationError."""
+        await self._open()
+        self._restock(owner)
+
+    async def _open(self) -> None:
+        nursery = Nursery(self._facilities, self._plan, self._shape.modules)
+        await nursery.start()
+        if self._closed:
+            await nursery.close()
+            return
+        nursery.on_gone = lambda: self._lost(nursery)
+        self._nursery = nursery
+
+    def _lost(self, nursery: Nursery) -> None:
+        """The maker was killed, and everything in its nursery with it."""
+        if self._nursery is not nursery or self._closed:
+            return
+        _log.warning("the maker of warm boxes ended; it is started again")
+        self._nursery = None
+        for stocked in self._stock.values():
+            while stocked.ready:
+                self.bury(stocked.ready.popleft())
+            stocked.zygote = None
+        self._keep(nursery.close())
+        for owner in self._stock:
+            self._restock(owner)
+
+    def _keep(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(work)
+        self._burials.add(task)
+        task.add_done_callback(self._burials.discard)
+
+    def fits(self, confinement: Confinement) -> bool:
+        """Whether a box of this pool can hold that confinement."""
+        return (
+            confinement.read_only == self._confinement.read_only
+            and confinement.policy_sha256 is None
+            and not confinement.files
+        )
+
+    async def launch(self, confinement: Confinement, program: Program) -> LiveBox | None:
+        """A box for that program: from stock, else made now. None when the pool has none to give: then the launcher
+        must build one. Raises IsolationError."""
+        nursery = self._nursery
+        if self._closed or nursery is None or not nursery.alive or not self.fits(confinement):
+            return None
+        warm = self._program.accepts(program.argv, program.env, cold_names=COLD_NAMES)
+        stocked = self._stock.get(program.owner) if warm else None
+        if warm:
+            if stocked is not None:
+                self._stock.move_to_end(program.owner)
+            box = self._take(stocked, confinement) if stocked else None
+            self._restock(program.owner)
+            if box is not None:
+                return box
+            stocked = self._stock.get(program.owner)
+            if stocked is None or stocked.zygote is None or not stocked.zygote.alive:
+                return None
+        zygote = stocked.zygote if stocked is not None else None
+        return await self._make(nursery, confinement, zygote)
+
+    def _take(self, stocked: _Stocked, confinement: Confinement) -> LiveBox | None:
+        if confinement.limits.disk_mb != self._confinement.limits.disk_mb:
+            return None
+        while stocked.ready:
+            box = stocked.ready.popleft()
+            if not box.pooled.fresh:
+                self.bury(box)
+                continue
+            box.tighten(confinement)
+            return box
+        return None
+
+    async def _make(self, nursery: Nursery, confinement: Confinement, zygote: Zygote | None) -> PooledLiveBox:
+        facilities, limits = self._facilities, confinement.limits
+        uid, gid = facilities.ids.take()
+        cgroup = box = None
+        try:
+            if facilities.cgroups is not None:
+                cgroup = facilities.cgroups.create(os.urandom(8).hex(), cgroup_limits(limits))
+            joins = cgroup.attach_fds() if cgroup is not None else ()
+            plan = replace(self._plan, host_uid=uid, host_gid=gid)
+            made = await nursery.make_box(*disk_of(limits), uid, gid)
+            box = PooledBox(nursery, made, plan, joins, limits.pids + 1)
+            if zygote is not None:
+                await box.warm(zygote, self._program)
+        except BaseException:
+            if box is not None:
+                await box.destroy()
+            if cgroup is not None:
+                await asyncio.to_thread(cgroup.destroy)
+            facilities.ids.give_back(uid)
+            raise
+        return PooledLiveBox(self, box, confinement, cgroup, "forked" if zygote is not None else "made")
+
+    def give_back(self, box: PooledBox) -> None:
+        """The box is gone."""
+        self._facilities.ids.give_back(box.plan.host_uid)
+
+    def bury(self, box: PooledLiveBox) -> None:
+        """See to it that a box is taken apart."""
+        box.kill()
+        self._keep(box.end())
+
+    # Stock.
+
+    def _restock(self, owner: str) -> None:
+        if self._closed:
+            return
+        stocked = self._stock.get(owner)
+        if stocked is None:
+            stocked = self._stock[owner] = _Stocked(None, deque())
+            while len(self._stock) > self._shape.owners:
+                _, oldest = self._stock.popitem(last=False)
+                self._close_stock(oldest)
+        if stocked.task is None or stocked.task.done():
+            wanted = len(stocked.ready) < self._shape.size
+            if wanted or stocked.zygote is None or not stocked.zygote.alive or stocked.zygote.spent:
+                stocked.task = asyncio.create_task(self._fill(owner, stocked))
+
+    async def _fill(self, owner: str, stocked: _Stocked) -> None:
+        try:
+            if self._nursery is None or not self._nursery.alive:
+                await self._open()
+            nursery = self._nursery
+            if nursery is None:
+                return
+            await self._renew(nursery, owner, stocked)
+            zygote = stocked.zygote
+            while zygote is not None and len(stocked.ready) < self._shape.size and not self._closed:
+                box = await self._make(nursery, self._confinement, zygote)
+                if self._closed or self._stock.get(owner) is not stocked or stocked.zygote is not zygote:
+                    self.bury(box)
+                    return
+                box.start_kind = "warm"
+                stocked.ready.append(box)
+        except (AgentboxError, OSError) as error:
+            if not self._closed:
+                _log.warning("the warm pool cannot be filled: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _renew(self, nursery: Nursery, owner: str, stocked: _Stocked) -> None:
+        """An interpreter that is warm and not at the end of its life; the boxes of the one before go with it."""
+        old = stocked.zygote
+        if old is not None and old.alive and not old.spent:
+            return
+        shape = self._shape
+        zygote = Zygote(nursery, owner, max_forks=shape.runs, max_seconds=shape.seconds)
+        zygote.on_gone = lambda: self._zygote_gone(owner, stocked, zygote)
+        await zygote.start(self._program.argv[0], self._program.env)
+        stocked.zygote = zygote
+        while stocked.ready:
+            self.bury(stocked.ready.popleft())
+        if old is not None:
+            old.retire()
+
+    def _zygote_gone(self, owner: str, stocked: _Stocked, zygote: Zygote) -> None:
+        if stocked.zygote is not zygote or self._closed:
+            return
+        stocked.zygote = None
+        while stocked.ready:
+            self.bury(stocked.ready.popleft())
+        if self._stock.get(owner) is stocked:
+            asyncio.get_running_loop().call_soon(self._restock, owner)
+
+    def _close_stock(self, stocked: _Stocked) -> None:
+        if stocked.task is not None:
+            stocked.task.cancel()
+        while stocked.ready:
+            self.bury(stocked.ready.popleft())
+        zygote, stocked.zygote = stocked.zygote, None
+        if zygote is not None:
+            zygote.retire()
+
+    async def close(self) -> None:
+        """End everything of it; boxes that were taken must have been destroyed."""
+        self._closed = True
+        tasks = [stocked.task for stocked in self._stock.values() if stocked.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for stocked in self._stock.values():
+            self._close_stock(stocked)
+        self._stock.clear()
+        while self._burials:
+            await asyncio.gather(*self._burials, return_exceptions=True)
+        if self._nursery is not None:
+            nursery, self._nursery = self._nursery, None
+            with contextlib.suppress(IsolationError):
+                await nursery.close()
+
+    def describe(self) -> Mapping[str, int]:
+        """How many owners have stock, and how many boxes wait in it."""
+        return {"owners": len(self._stock), "ready": sum(len(stocked.ready) for stocked in self._stock.values())}

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: MIT
+"""The owner's side of one warm interpreter: forks children into boxes, hears how they end, and has a bounded life."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from agentbox.errors import IsolationError
+from agentbox.isolation.pool.line import Line
+from agentbox.isolation.pool.nursery import MadeBox, Nursery, OnEnd, socket_pair
+
+_START_SECONDS = 30
+
+
+class Zygote:
+    """One warm interpreter. Its children share the hash seed and the layout of memory, so it serves one owner alone and
+    is replaced after `max_forks` children or `max_seconds`."""
+
+    def __init__(self, nursery: Nursery, owner: str, *, max_forks: int, max_seconds: float) -> None:
+        self._nursery = nursery
+        self.owner = owner
+        self._max_forks = max_forks
+        self._born_at = time.monotonic()
+        self._max_seconds = max_seconds
+        self._forks = 0
+        self._line: Line | None = None
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ends: dict[int, OnEnd] = {}
+        self._retired = False
+        self.on_gone: Callable[[], None] = lambda: None
+
+    async def start(self, path: str, env: Mapping[str, str]) -> None:
+        """Start it and wait until it is warm. Raises IsolationError."""
+        mine, theirs = socket_pair()
+        self._line = Line(mine, self._received, self._lost)
+        with theirs:
+            try:
+                self._nursery.start_zygote(path, env, theirs.fileno(), self._ended)
+            except OSError as error:
+                self.close()
+                raise IsolationError(f"a warm interpreter cannot be started: {error}", hint="try again") from error
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await self._ready
+        except TimeoutError:
+            self.close()
+            raise IsolationError("a warm interpreter did not start", hint="its own message is on stderr") from None
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is warm and its end has not come."""
+        return self._line is not None and not self._line.closed and self._ready.done() and not self._retired
+
+    @property
+    def spent(self) -> bool:
+        """Whether it should be replaced."""
+        return self._forks >= self._max_forks or time.monotonic() - self._born_at > self._max_seconds
+
+    def _received(self, op: str, key: int, numbers: Sequence[int], text: bytes, fds: list[int]) -> None:
+        del text, fds
+        if op == "r":
+            if not self._ready.done():
+                self._ready.set_result(None)
+        elif op == "x":
+            ended = self._ends.pop(key, None)
+            if ended is not None:
+                ended(numbers[0], numbers[1] / 1000, numbers[2] * 1024)
+            if self._retired and not self._ends:
+                self.close()
+
+    def _ended(self, status: int, cpu_ms: float, max_rss_bytes: int) -> None:
+        del status, cpu_ms, max_rss_bytes
+        self.close()
+
+    def _lost(self) -> None:
+        if not self._ready.done():
+            self._ready.set_exception(IsolationError("a warm interpreter ended", hint="its own message is on stderr"))
+            # Nobody may be waiting any more.
+            self._ready.exception()
+        ends, self._ends = self._ends, {}
+        for ended in ends.values():
+            ended(-1, 0.0, 0)
+        self.on_gone()
+
+    def fork(self, box: MadeBox, owner: int, joins: Sequence[int], on_end: OnEnd) -> None:
+        """A child in that box, whose owner's end is on the other side of `owner`; it joins the groups whose
+        cgroup.procs files `joins` are. `on_end` hears of its end, with status -1 when the zygote ended first. Raises OSError."""
+        if self._line is None or self._line.closed:
+            raise BrokenPipeError("the warm interpreter is gone")
+        self._forks += 1
+        self._ends[box.key] = on_end
+        try:
+            self._line.send("F", box.key, (), b"", (box.init_fd, owner, *joins))
+        except BaseException:
+            self._ends.pop(box.key, None)
+            raise
+
+    def retire(self) -> None:
+        """End it when its last child has ended."""
+        self._retired = True
+        if not self._ends:
+            self.close()
+
+    def close(self) -> None:
+        """End it now: nobody will hear how its children end."""
+        if self._line is not None and not self._line.closed:
+            self._line.close()
+            self._lost()
