@@ -35,12 +35,12 @@ def compile_into(directory: Path) -> bool:
             try:
                 done = subprocess.run(command, check=False, capture_output=True, text=True)
             except OSError as error:
-                print(f"agentbox: no warm pool: {compiler[0]}: {error}", file=sys.stderr)
+                sys.stderr.write(f"agentbox: no warm pool: {compiler[0]}: {error}\n")
                 return False
             if done.returncode == 0:
                 break
         else:
-            print(f"agentbox: no warm pool: {source} does not compile:\n{done.stderr}", file=sys.stderr)
+            sys.stderr.write(f"agentbox: no warm pool: {source} does not compile:\n{done.stderr}\n")
             return False
     return True
 

@@ -18,6 +18,7 @@ from agentbox.records import dataclass
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
     from agentbox.isolation.backend import LiveBox
     from agentbox.isolation.boxes import CommandExit
     from agentbox.models import CapturedStream, Limits

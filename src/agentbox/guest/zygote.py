@@ -57,8 +57,8 @@ def _zygote() -> Callable[[int], object]:
     words = buffer.raw[:length].split(b"\0")
     arguments, variables = counts[0], counts[1]
     for word in words[arguments : arguments + variables]:
-        name, _, value = word.partition(b"=")
-        os.environb[name] = value
+        key, _, value = word.partition(b"=")
+        os.environb[key] = value
     sys.argv[1:] = [os.fsdecode(word) for word in words[:arguments]]
     if "random" in sys.modules:
         # What the rehearsal and the zygote drew must not be drawn again.
@@ -76,7 +76,7 @@ def _rehearse(os: ModuleType) -> None:
     try:
         for text in ("print(1)\nx = [i * i for i in range(9)]\ndef f(a):\n  return a\nclass A: pass\nf(1)", "1 / 0"):
             try:
-                exec(compile(text, "main.py", "exec"), {"__name__": "__main__"})
+                exec(compile(text, "main.py", "exec"), {"__name__": "__main__"})  # noqa: S102
             except Exception:
                 sys.excepthook(*_current())
     finally:
@@ -97,7 +97,7 @@ def _run(path: str, names: dict[str, Any]) -> int:
             sys.stderr.write(f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}\n")
             return 2
         del source
-        exec(code, names)
+        exec(code, names)  # noqa: S102
     except SystemExit as error:
         return _status(error.code)
     except BaseException:
@@ -111,7 +111,7 @@ def _status(code: object) -> int:
     if isinstance(code, int):
         return code & 255
     try:
-        print(code, file=sys.stderr)
+        sys.stderr.write(f"{code}\n")
     except Exception:
         return 1
     return 1
@@ -138,7 +138,8 @@ def _uncaught(frames: int) -> int:
 
 def _current() -> tuple[type[BaseException], BaseException, Any]:
     kind, value, trace = sys.exc_info()
-    assert kind is not None and value is not None
+    assert kind is not None
+    assert value is not None
     return kind, value, trace
 
 

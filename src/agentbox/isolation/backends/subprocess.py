@@ -47,6 +47,7 @@ class SubprocessBackend:
         program: Program | None = None,
     ) -> LiveBox:
         """See Backend."""
+        del program
         del watch
         if network is not None:
             raise InternalError(f"backend {self.name} cannot join a network")

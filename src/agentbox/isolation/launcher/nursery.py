@@ -2,8 +2,8 @@
 """How a nursery comes to be: the namespaces and the view in which the maker of boxes and warm interpreters live.
 
 A nursery has a user namespace of its own, so that neither it nor any box made in it has a power over the host; the ids
-that boxes take are mapped into it one to one. Its process 1 is the maker (isolation/native/maker.c): when that ends, the
-kernel ends everything in it.
+that boxes take are mapped into it one to one. Its process 1 is the maker (isolation/native/maker.c): when that ends,
+the kernel ends everything in it.
 """
 
 from __future__ import annotations
