@@ -448,7 +448,8 @@ except OSError as error:
 def test_exec_rules_hold_for_every_language(client: httpx.Client, language: str, code: str) -> None:
     body = run(client, code, "read: .", language=language)
     assert body["exit_code"] != 0
-    assert body["denials"][0]["target"].endswith("id")
+    assert body["denials"][0]["target"] == "/usr/bin/id"
+    assert body["denials"][0]["rule_missing"] == "exec: /usr/bin/id"
 
 
 @pytest.fixture(scope="module")

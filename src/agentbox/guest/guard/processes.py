@@ -88,15 +88,16 @@ class Processes:
             return None
         allowed = self._answers.start(words, program, self._parent)[0]
         refused = None
+        started = {"argv": shown, "program": program}
         if not allowed:
-            refused = self._effects.deny("exec", " ".join(shown), {"argv": shown, "program": program})
+            refused = self._effects.deny("exec", " ".join(shown), started)
         elif self._effects.strict and self._effects.enforce:
             reason = self._unguarded(program, words, env)
             if reason:
-                refused = self._effects.deny("exec", f"{' '.join(shown)} ({reason})")
+                refused = self._effects.deny("exec", f"{' '.join(shown)} ({reason})", started)
         if refused is not None:
             return refused
-        return self._effects.happens("proc.spawn", text_of({"argv": shown, "program": program}))
+        return self._effects.happens("proc.spawn", text_of(started))
 
     def starts_below(self, argv: Any, candidates: Any, directory: Any, env: Any) -> Any:
         """The same for a program that is started in another directory: relative names begin there."""

@@ -73,10 +73,10 @@ class Effects {
     this.unseen = new Set();
   }
 
-  // Record a denial and throw it, unless denials are only observed.
-  deny(op, target) {
+  // Record a denial, with `more` members beside the target, and throw it, unless denials are only observed.
+  deny(op, target, more = {}) {
     const shown = String(target).slice(0, MAX_TARGET);
-    this.channel.send('deny', op, { target: named(shown), enforced: this.enforce });
+    this.channel.send('deny', op, { target: named(shown), enforced: this.enforce, ...more });
     if (this.enforce) throw new AgentboxPolicyError(`agentbox: policy denies ${op} ${printable(shown)}`);
     this.wouldDeny(`${op} ${printable(shown)}`);
   }

@@ -7,7 +7,7 @@ const fs = require('node:fs');
 const workers = require('node:worker_threads');
 
 const { dressed } = require('./files.cjs');
-const { plainPath, textOf } = require('./resolve.cjs');
+const { named, plainPath, textOf } = require('./resolve.cjs');
 
 const { accessSync, constants, readlinkSync } = fs;
 const PYTHON_WITHOUT_GUARD = /^-[a-bd-ln-zA-VYZ]*[ISE]/;
@@ -67,13 +67,14 @@ function install(effects, kept, shim) {
     if (program === null) return;
     const words = argv.map(String);
     const shown = words.slice(0, 64).map((word) => word.slice(0, 1000));
+    const started = { argv: shown, program: named(program) };
     if (!answers.start(words, program, parent).allowed) {
-      effects.deny('exec', shown.join(' '));
+      effects.deny('exec', shown.join(' '), started);
       return;
     }
     const reason = effects.strict && effects.enforce ? unguarded(program, words, env) : '';
-    if (reason) effects.deny('exec', `${shown.join(' ')} (${reason})`);
-    effects.happens('proc.spawn', { argv: shown, program });
+    if (reason) effects.deny('exec', `${shown.join(' ')} (${reason})`, started);
+    effects.happens('proc.spawn', started);
   }
 
   function unguarded(program, words, env) {
