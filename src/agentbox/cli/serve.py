@@ -13,7 +13,7 @@ from agentbox import config
 from agentbox.cli import exit_codes
 from agentbox.cli.console import WITHOUT_A_WALL, errors_are_lines, fail, load_settings, say
 
-SERVER_MODULES = ("fastapi", "httptools", "pydantic", "uvicorn")
+SERVER_MODULES = ("httptools", "pydantic", "starlette", "uvicorn")
 BACKLOG = 2048
 HINTS = {
     errno.EADDRINUSE: "another program listens there; choose another with --port, or --port 0 for a free one",

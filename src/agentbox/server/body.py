@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from types import TracebackType
 
 from starlette.requests import Request
 
@@ -16,40 +16,65 @@ BODIES_AT_ONCE = 16  # that many bodies of the largest size may be in memory; sm
 
 
 class BodyBudget:
-    """Bytes of bodies that are held in memory at one time, over all requests."""
+    """Bytes of bodies that are held in memory at one time, over all requests.
 
-    def __init__(self, max_body_bytes: int) -> None:
+    Where keys share it (`shared`), a key holds no more than it leaves free: one that floods takes half, a second one a
+    third, and there is always something left for the next.
+    """
+
+    def __init__(self, max_body_bytes: int, *, shared: bool = False) -> None:
         self.max_body_bytes = max_body_bytes
         self.free_bytes = BODIES_AT_ONCE * max_body_bytes
+        self.shared = shared
+        self.held_bytes: Counter[str] = Counter()
 
-    @contextmanager
-    def lease(self) -> Iterator[BodyLease]:
-        """Bytes taken from the lease go back at the end."""
-        held = BodyLease(self)
-        try:
-            yield held
-        finally:
-            self.free_bytes += held.taken_bytes
+    def lease(self, owner: str) -> BodyLease:
+        """What one request of the key holds; bytes taken from it go back at the end of the `with` block."""
+        return BodyLease(self, owner)
 
 
 class BodyLease:
     """What one request holds of the budget."""
 
-    def __init__(self, budget: BodyBudget) -> None:
+    __slots__ = ("_budget", "_owner", "taken_bytes")
+
+    def __init__(self, budget: BodyBudget, owner: str) -> None:
         self._budget = budget
-        self.max_body_bytes = budget.max_body_bytes
+        self._owner = owner
         self.taken_bytes = 0
+
+    @property
+    def max_body_bytes(self) -> int:
+        """The most that one request may take."""
+        return self._budget.max_body_bytes
 
     def take(self, size: int) -> None:
         """Count `size` more bytes. Raises Problem (413) for one body too large, OverloadedError for all together."""
-        if self.taken_bytes + size > self.max_body_bytes:
-            raise too_large(self.max_body_bytes)
-        if size > self._budget.free_bytes:
+        budget = self._budget
+        if self.taken_bytes + size > budget.max_body_bytes:
+            raise too_large(budget.max_body_bytes)
+        wanted = size + budget.held_bytes[self._owner] if budget.shared else size
+        if wanted > budget.free_bytes:
             raise OverloadedError(
-                "The server holds too many large requests", hint="try again later", retry_after_seconds=2
+                "The server holds too many large requests", hint="try again in 2 seconds", retry_after_seconds=2
             )
-        self._budget.free_bytes -= size
+        budget.free_bytes -= size
+        budget.held_bytes[self._owner] += size
         self.taken_bytes += size
+
+    def handed_over(self) -> BodyLease:
+        """A lease that holds what this one held, for whoever answers later."""
+        later = BodyLease(self._budget, self._owner)
+        later.taken_bytes, self.taken_bytes = self.taken_bytes, 0
+        return later
+
+    def __enter__(self) -> BodyLease:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._budget.free_bytes += self.taken_bytes
+        self._budget.held_bytes[self._owner] -= self.taken_bytes
+        self.taken_bytes = 0
 
 
 def too_large(max_body_bytes: int) -> Problem:

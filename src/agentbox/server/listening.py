@@ -9,9 +9,9 @@ import socket
 from collections.abc import Callable, Iterator
 
 import uvicorn
-from fastapi import FastAPI
 
 from agentbox.config import Settings
+from agentbox.server.app import Application
 from agentbox.server.protocol import protocol_class
 
 # Beyond the runs that may be admitted or wait: health checks, listings, idle and slow connections.
@@ -41,7 +41,7 @@ class BoxServer(uvicorn.Server):
 
 
 async def serve_app(
-    app: FastAPI, settings: Settings, listener: socket.socket, stop: asyncio.Event, on_ready: Ready | None = None
+    app: Application, settings: Settings, listener: socket.socket, stop: asyncio.Event, on_ready: Ready | None = None
 ) -> None:
     """Answer requests on a listening socket until `stop` is set; runs that are going on then end with 503."""
     host, port = listener.getsockname()[:2]
@@ -65,7 +65,7 @@ async def serve_app(
     async def end_when_told() -> None:
         await stop.wait()
         server.should_exit = True
-        app.state.stopping.set()
+        app.stopping.set()
 
     ending = asyncio.create_task(end_when_told())
     try:

@@ -7,10 +7,11 @@ traceback or a path of the host: errors of the host's side keep their message fo
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from pydantic_core import to_json
 
 from agentbox import errors
 from agentbox.models import RunResult
@@ -84,13 +85,14 @@ class Problem(Exception):  # noqa: N818 - the word of the HTTP world
             "code": self.code,
             "hint": self.hint,
             "request_id": request_id,
+            **({"retry_after_seconds": int(self.headers["Retry-After"])} if "Retry-After" in self.headers else {}),
             **self.extra,
         }
 
 
 def encode(body: object) -> bytes:
-    """JSON bytes; lone surrogates and NaN cannot occur in what we send, so they are an error here."""
-    return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    """JSON bytes. A lone surrogate cannot occur in what we send: it is a ValueError here."""
+    return to_json(body, inf_nan_mode="null")
 
 
 def from_error(error: BaseException, *, on_run: bool = False) -> Problem:

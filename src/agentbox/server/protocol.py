@@ -21,10 +21,12 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from agentbox.server.identifiers import new_request_id
+from agentbox.server.supervised import DISCONNECT, Occasion
 
 MAX_HEADER_BYTES = 64 << 10
 MAX_HEADERS = 100
 FLUSH_SECONDS = 30.0  # a client gets this long to take what is left of its answer
+WRITE_STALL_SECONDS = 60.0  # one that takes nothing of its answer for so long loses its connection
 _log = logging.getLogger("agentbox.server")
 
 
@@ -49,6 +51,8 @@ class StrictProtocol(HttpToolsProtocol):
         """Begin a connection, or refuse it where there are too many."""
         self._deadline: asyncio.TimerHandle | None = None
         self._ending: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        self._gone: Occasion | None = None
         self._head_bytes = 0
         self._head_open = True
         self._message_open = False
@@ -62,11 +66,39 @@ class StrictProtocol(HttpToolsProtocol):
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers."""
-        for timer in (self._deadline, self._ending):
+        """Forget the timers, and tell whoever serves a request."""
+        for timer in (self._deadline, self._ending, self._stall):
             if timer is not None:
                 timer.cancel()
+        self._stall = None
         super().connection_lost(exc)
+        self._disconnected()
+
+    def _disconnected(self) -> None:
+        if self._gone is not None and self.cycle.disconnected:
+            self._gone.set()
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than it is written to."""
+        super().pause_writing()
+        self._watch_stall()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        super().resume_writing()
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def _watch_stall(self) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        self._stall = self.loop.call_later(WRITE_STALL_SECONDS, self._judge_stall, unsent)
+
+    def _judge_stall(self, unsent: int) -> None:
+        if self.transport.get_write_buffer_size() < unsent:
+            self._watch_stall()
+        else:
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, unless what comes is to be dropped."""
@@ -117,7 +149,8 @@ class StrictProtocol(HttpToolsProtocol):
         self._judge_head()
         self._message_open = True
         super().on_headers_complete()
-        self.scope["state"]["abort_connection"] = self.transport.abort
+        self._gone = Occasion()
+        self.scope["state"] |= {"abort_connection": self.transport.abort, DISCONNECT: self._gone}
         # Put back in on_message_complete; until then an answer must not close the connection under a sending client.
         self._close_wanted = not self.cycle.keep_alive
         self.cycle.keep_alive = True
@@ -174,6 +207,7 @@ class StrictProtocol(HttpToolsProtocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
             self.cycle.response_complete = True
+            self._disconnected()
         self._refuse(self._refused or RefusedError(400, msg, "bad_request"))
 
     def _fail(self, refused: RefusedError) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Server-sent events of one run: `stdout` and `stderr` as they happen, then `result` or `error`."""
+"""Server-sent events of one run: `queued` when it has to wait, `stdout` and `stderr` as they happen, then `result` or
+`error`."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
@@ -18,9 +19,10 @@ from starlette.types import Receive, Scope, Send
 from agentbox.models import RunResult
 from agentbox.server.problems import from_error
 from agentbox.server.schemas import result_body
-from agentbox.server.supervised import ClientGoneError, supervised
+from agentbox.server.supervised import DISCONNECT, ClientGoneError, Occasion, supervised
 
 if TYPE_CHECKING:
+    from agentbox.engine.admission import OnQueued
     from agentbox.engine.supervisor import OutputSink
 
 MEDIA_TYPE = "text/event-stream"
@@ -70,17 +72,17 @@ def _open_character(data: bytes) -> int:
 class EventStream(Response):
     """The answer to one streamed run.
 
-    `start_run` gets the output sink and gives the run. At most `max_stream_bytes` of each of stdout and stderr are
-    sent; the result has the counts, and head and tail. A client that reads slowly slows the program down. `closing` is
-    closed at the end.
+    `start_run` gets the sinks of output and of waiting, and gives the run. At most `max_stream_bytes` of each of stdout
+    and stderr are sent; the result has the counts, and head and tail. A client that reads slowly slows the program
+    down. `closing` is closed at the end.
     """
 
     def __init__(
         self,
-        start_run: Callable[[OutputSink], Coroutine[Any, Any, RunResult]],
-        stopping: asyncio.Event,
+        start_run: Callable[[OutputSink, OnQueued], Coroutine[Any, Any, RunResult]],
+        stopping: Occasion,
         max_stream_bytes: int,
-        closing: ExitStack,
+        closing: AbstractContextManager[object],
     ) -> None:
         super().__init__()
         self._start_run = start_run
@@ -94,12 +96,15 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events until the run has ended or the client is gone."""
+        del receive
         self._send = send
         request_id = scope["state"]["request_id"]
         with self._closing:
             beat = asyncio.create_task(self._beat())
             try:
-                result = await supervised(self._start_run(self._output), receive, self._stopping)
+                result = await supervised(
+                    self._start_run(self._output, self._queued), scope["state"][DISCONNECT], self._stopping
+                )
                 for stream in self._pieces:
                     await self._pass(stream, b"", final=True)
                 await self._event("result", result_body(result))
@@ -117,6 +122,9 @@ class EventStream(Response):
                 with contextlib.suppress(asyncio.CancelledError, OSError):
                     await beat
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _queued(self, waiting: int) -> None:
+        await self._event("queued", {"waiting": waiting})
 
     async def _output(self, stream: str, chunk: bytes) -> None:
         kept = chunk[: self._left[stream]]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from agentbox.config import Settings
+from agentbox.engine.admission import Admission, OnQueued
 from agentbox.errors import NotFoundError, UnknownBackendError
 from agentbox.isolation.interpreters import by_language
 from agentbox.models import (
@@ -81,11 +82,14 @@ class MemoryRunner:
     backend_name: str = "memory"
     snapshots: MemorySnapshots = field(default_factory=MemorySnapshots)
     traces: MemoryTraces = field(default_factory=MemoryTraces)
+    admission: Admission = field(default_factory=lambda: Admission(64, 2048))
     requests: list[RunRequest] = field(default_factory=list)
     ended: int = 0
     failure: Exception | None = None
 
-    async def run(self, request: RunRequest, on_output: Sink | None = None) -> RunResult:
+    async def run(
+        self, request: RunRequest, on_output: Sink | None = None, on_queued: OnQueued | None = None
+    ) -> RunResult:
         self.requests.append(request)
         allowlist = effective_allowlist(request.egress_allowlist, self.settings.egress_allowlist)
         by_language(request.language)
