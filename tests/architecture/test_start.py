@@ -28,7 +28,7 @@ from agentbox.cli import main, front
 from agentbox import light
 light.choose()
 import agentbox.config, agentbox.engine.limits, agentbox.isolation.early, agentbox.engine.policy_world
-import agentbox.engine.agent_run
+import agentbox.engine.agent_run, agentbox.engine.agent_session
 light.asyncio.run
 """
 LAUNCHER = "import agentbox.isolation.launcher.serving"

@@ -22,7 +22,33 @@ import agentbox.errors, agentbox.policy.rules
 SHOW = """
 print(len(modules.entries), type(agentbox.errors.__spec__.loader).__name__, getattr(agentbox.errors, "MARK", ""))
 """
-KEEP = 'modules.keep("agentbox.records")'
+KEEP = "modules.keep()"
+SETS = ("front", "begin", "plan", "session")
+LOAD = f"""
+import sys
+from agentbox.light import bundle, choose
+modules = bundle.use()
+choose()
+for one in {SETS}:
+    modules.load(one)
+"""
+IMPORT = """
+import sys
+from agentbox.light import bundle, choose
+modules = bundle.use()
+choose()
+import agentbox.engine.agent_session, agentbox.guest.tables, agentbox.engine.policy_world, agentbox.isolation.early
+import agentbox.cli.front, agentbox.engine.limits, agentbox.light.loop, agentbox.isolation.launcher.forked
+import agentbox.engine.search_path
+"""
+LOOK = """
+for name, module in sorted(sys.modules.items()):
+    if name.startswith("agentbox.") and name != "agentbox.light.bundle":
+        spec = module.__spec__
+        print(name, module.__file__, module.__cached__, module.__doc__, module.__package__, type(module.__loader__) is
+              type(spec.loader), getattr(module, "__path__", None), spec.origin, spec.has_location, spec.parent,
+              getattr(sys.modules[spec.name.rpartition(".")[0]], name.rpartition(".")[2]) is module)
+"""
 
 
 @pytest.fixture
@@ -61,17 +87,61 @@ def test_modules_of_a_run_are_found_in_the_file_that_an_earlier_run_left(package
 
 
 def test_the_modules_are_as_python_finds_them(package: Path) -> None:
-    look = """
-for name, module in sorted(sys.modules.items()):
-    if name.startswith("agentbox.") and name != "agentbox.light.bundle":
-        spec = module.__spec__
-        print(name, module.__file__, module.__cached__, module.__doc__, module.__package__,
-              getattr(module, "__path__", None), spec.origin, spec.has_location, spec.parent)
-"""
-    before = _run(package, USE + look)
+    before = _run(package, USE + LOOK)
     _made(package)
-    assert _run(package, USE + look) == before
+    assert _run(package, USE + LOOK) == before
     assert "agentbox.policy.rules" in before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="boxes are Linux's")
+def test_sets_that_are_imported_whole_are_as_python_imports_them(package: Path) -> None:
+    before = _run(package, IMPORT + LOOK)
+    _made(package)
+    assert _run(package, LOAD + LOOK) == before
+    assert "agentbox.engine.agent_session" in before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="boxes are Linux's")
+def test_a_set_holds_all_that_its_modules_import(package: Path) -> None:
+    _made(package)
+    asked = "modules.find_spec = lambda name, path, target=None: print(name)\n"
+    launcher = LOAD.replace(str(SETS), str(("front", "launcher")))
+    for program in (LOAD, launcher):
+        # A package that imports its own modules gets them one by one.
+        found = _run(package, program.replace("choose()\n", f"choose()\n{asked}")).split()
+        ours = [name for name in found if name.startswith("agentbox.")]
+        assert [name for name in ours if not name.startswith("agentbox.policy.rules.")] == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="boxes are Linux's")
+@pytest.mark.parametrize("changed", ["records.py", "engine/__init__.py", "policy/rules/env.py", "engine/agent_run.py"])
+def test_a_changed_source_in_a_set_is_read_anew(package: Path, changed: str) -> None:
+    _made(package)
+    with (package / changed).open("a", encoding="utf-8") as file:
+        file.write("\nMARK = 'new'\n")
+    name = f"agentbox.{changed[:-3].replace('/', '.')}".removesuffix(".__init__")
+    show = f"\nprint(sys.modules[{name!r}].MARK)"
+    imports = IMPORT.partition("choose()\n")[2]
+    assert _run(package, LOAD + imports + show) == "new"
+    # The next file has it in its set.
+    assert _run(package, LOAD + imports + KEEP + show) == "new"
+    assert _run(package, LOAD + show) == "new"
+
+
+def test_making_the_file_leaves_imported_modules_as_they_were(package: Path) -> None:
+    note = """
+def ours(names):
+    return {name: one for name, one in names.items() if getattr(one, "__name__", "").startswith("agentbox")}
+mine = ours(sys.modules)
+members = {name: ours(vars(module)) for name, module in mine.items()}
+"""
+    check = """
+assert ours(sys.modules) == mine
+for name, module in mine.items():
+    assert ours(vars(module)) == members[name], name
+print("the same")
+"""
+    assert _run(package, USE + note + KEEP + check) == "the same"
 
 
 def test_a_changed_source_is_read_anew(package: Path) -> None:

@@ -100,7 +100,9 @@ def _forked_launcher() -> tuple[Forked, socket.socket] | None:
 
 def _run(options: Options, launcher: tuple[Forked, socket.socket] | None) -> int:
     from agentbox import light
+    from agentbox.light import bundle
 
+    bundle.load("begin")
     with errors_are_lines():
         directory = _working_directory()
         settings = load_settings()
@@ -111,6 +113,7 @@ def _run(options: Options, launcher: tuple[Forked, socket.socket] | None) -> int
         limits = agent_limits(settings)
         facilities = open_facilities(launcher, limits)
         try:
+            bundle.load("plan")
             policy = _policy(options.policy)
             if not options.walled or not any(rule.verb == "net" and not rule.deny for rule in policy.rules):
                 # The gateway's protocols want the standard library's loop.

@@ -29,12 +29,13 @@ def main() -> None:
         from agentbox.light import bundle
 
         modules = bundle.use()
+        modules.load("front")
         from agentbox.cli.front import read_words, run_at_once
 
         options = read_words(sys.argv[2:])
         if options is not None:
             code = _guarded(lambda: run_at_once(options))
-            modules.keep("agentbox.isolation.launcher.serving")
+            modules.keep()
             _leave(code)
         gc.enable()
     if sys.argv[1:2] == ["verify"]:

@@ -3,33 +3,21 @@
 
 from __future__ import annotations
 
-import errno
-import gc
 import os
-import sys
 
-import agentbox
 from agentbox.config import usual_state_directory
 from agentbox.engine.agent_box import AgentBox, beyond_disk_limit
 from agentbox.engine.command_view import look_at
-from agentbox.engine.guarding import held_by_guard_alone, notes_on_guard_alone
 from agentbox.engine.host_sockets import sockets_below
 from agentbox.engine.lent_files import lend
-from agentbox.engine.recorder import Recorder
 from agentbox.engine.run_files import RunFiles
-from agentbox.engine.signals import Signals
-from agentbox.engine.startup_files import StartupFiles, in_words
-from agentbox.engine.terminal import Terminal
 from agentbox.errors import (
     AgentboxError,
-    ConfinementError,
-    InvalidRequestError,
     TraceError,
     UnguardedError,
 )
 from agentbox.guest.injection import GUARD_DIR, known_guard_directory, why_unguarded
-from agentbox.light import asyncio, contextlib, signal
-from agentbox.linux.cgroups import CgroupTree
+from agentbox.light import asyncio, bundle, contextlib
 from agentbox.models import Enforcement, FileDenial, Layer
 from agentbox.policy.compilation import compile_policy
 from agentbox.policy.document import policies_of
@@ -37,8 +25,6 @@ from agentbox.policy.paths import is_below
 from agentbox.policy.rule import PathTarget
 from agentbox.records import dataclass, field, replace
 from agentbox.trace.keys import KeyStore
-from agentbox.trace.ledger import Ledger
-from agentbox.trace.writer import Run, TraceWriter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,16 +34,13 @@ if TYPE_CHECKING:
     from agentbox.config import Settings
     from agentbox.egress.events import OnEvent
     from agentbox.egress.rules import EgressRules
-    from agentbox.engine.command_view import CommandView
-    from agentbox.engine.counting import Counting
     from agentbox.engine.lent_files import Lent
     from agentbox.engine.way_out import WayOut
     from agentbox.isolation.backend import LiveBox
-    from agentbox.isolation.boxes import CommandExit
     from agentbox.isolation.facilities import Facilities
+    from agentbox.isolation.network import Network
     from agentbox.models import Confinement, FileGrant, HostTraffic, Limits
     from agentbox.policy.document import AnyPolicy
-    from agentbox.trace.keys import SigningKey
 
     OpenWayOut = Callable[[OnEvent], Awaitable[WayOut]]
 
@@ -119,26 +102,65 @@ async def run_agent(request: AgentRequest, settings: Settings, files: Any, facil
     run_files = RunFiles(request.directory, request.trace)
     run_files.open()
     keys = KeyStore(settings.trace_key_dir())
-    run = Run(
-        id=os.urandom(16).hex(),
-        policy_sha256=request.policy.policy_sha256,
-        details={
-            "argv": list(request.argv),
-            "agentbox": agentbox.__version__,
-            "python": sys.version.split()[0],
-            "checkpoint": False,
-        },
-    )
+    # Both before the plan, which keeps them out of reach.
     key = keys.load_or_create()
-    writer = TraceWriter(run_files.trace, run, key, Ledger(keys.ledger))
-    run_files.link()
-    run_files.join()
-    lent = lend(confinement, trace=run_files.trace, private=_private(settings, directory))
-    if walled:
-        lent.warnings += beyond_disk_limit(request.policy, lent.confinement)
-    open_way_out = _plan_way_out(rules, lent, request, settings.dns_upstream) if walled else None
-    planned = AgentBox(lent.confinement, request.policy, view, directory, guard, walled=walled)
-    return await _Session(request, view, lent, planned, facilities, writer, key, run_files, open_way_out).run(run.id)
+    run_files.create()
+    building = None
+    try:
+        run_files.join()
+        lent = lend(confinement, trace=run_files.trace, private=_private(settings, directory))
+        if walled:
+            lent.warnings += beyond_disk_limit(request.policy, lent.confinement)
+        open_way_out = _plan_way_out(rules, lent, request, settings.dns_upstream) if walled else None
+        planned = AgentBox(lent.confinement, request.policy, view, directory, guard, walled=walled)
+        building = Building(planned, facilities, witness_all=request.witness == "all")
+        if open_way_out is None:
+            # What records the run, and its trace, come to be meanwhile; the command starts after both.
+            await building.begin()
+        bundle.load("session")
+        from agentbox.engine.agent_session import Session
+
+        return await Session(request, view, lent, building, keys, key, run_files, open_way_out).run()
+    finally:
+        run_files.forget()
+        if building is not None:
+            await building.give_up()
+
+
+class Building:
+    """The box of a run while it is built. What its exec judge reports goes to `on_spawn`, which is set before the
+    command starts."""
+
+    def __init__(self, planned: AgentBox, facilities: Facilities, *, witness_all: bool) -> None:
+        self.planned = planned
+        self.facilities = facilities
+        self.on_spawn: Callable[[dict[str, Any]], None] = lambda _: None
+        self._witness_all = witness_all
+        self._begun: asyncio.Task[LiveBox] | None = None
+        self._taken = False
+
+    async def begin(self) -> None:
+        """Send the plan to the launcher, and do not wait."""
+        self._begun = asyncio.create_task(self._build(None))
+        await asyncio.sleep(0)
+
+    async def box(self, network: Network | None) -> LiveBox:
+        """The box, ready for the command and the caller's to destroy. Raises IsolationError."""
+        built = await (self._begun or self._build(network))
+        self._taken = True
+        return built
+
+    async def _build(self, network: Network | None) -> LiveBox:
+        return await self.planned.build(
+            self.facilities, lambda report: self.on_spawn(report), witness_all=self._witness_all, network=network
+        )
+
+    async def give_up(self) -> None:
+        """Destroy a box that nobody took."""
+        if self._begun is not None and not self._taken:
+            self._begun.cancel()
+            with contextlib.suppress(asyncio.CancelledError, AgentboxError, OSError):
+                await (await self._begun).destroy()
 
 
 def _plan_way_out(
@@ -158,13 +180,6 @@ def _plan_way_out(
 
     lent.warnings += portless_loopback(request.policy)
     return lambda on_event: Egress(dns_upstream).open(rules, on_event, named)
-
-
-def _meanwhile(key: SigningKey) -> None:
-    """What can wait until the command runs: loading what signing needs, and removing what dead runs left."""
-    with contextlib.suppress(AgentboxError):
-        key.prepare()
-    CgroupTree.sweep()
 
 
 def _private(settings: Settings, directory: str) -> list[str]:
@@ -195,174 +210,6 @@ def _egress_rules(policy: AnyPolicy) -> EgressRules | None:
     from agentbox.egress.rules import EgressRules
 
     return EgressRules.of(policy) or None
-
-
-class _Session:
-    def __init__(
-        self,
-        request: AgentRequest,
-        view: CommandView,
-        lent: Lent,
-        planned: AgentBox,
-        facilities: Facilities,
-        writer: TraceWriter,
-        key: SigningKey,
-        run_files: RunFiles,
-        open_way_out: OpenWayOut | None,
-    ) -> None:
-        self._open_way_out = open_way_out
-        self._way_out: WayOut | None = None
-        self._request = request
-        self._view = view
-        self._lent = lent
-        self._planned = planned
-        self._facilities = facilities
-        self._run_files = run_files
-        self._writer = writer
-        self._key = key
-        self._broken = asyncio.Event()
-        self._recorder = Recorder(writer, lambda _: self._broken.set(), only_denials=request.witness == "off")
-        self._outcome = AgentOutcome(1, run_files.trace, {}, "", warnings=lent.warnings)
-
-    async def run(self, run_id: str) -> AgentOutcome:
-        """Build the box, run the command in it, seal the trace, leave nothing."""
-        self._outcome.run_id = run_id
-        box: LiveBox | None = None
-        code = 1
-        details: dict[str, Any] = {}
-        if self._planned.outside is None:
-            self._outcome.warnings += notes_on_guard_alone(self._lent.confinement)
-        writable = [grant.path for grant in self._lent.confinement.files if grant.writable and grant.present]
-        self._startup_files = StartupFiles(writable, [f"{self._request.directory}/.agentbox"])
-        try:
-            self._outcome.enforcement = self._planned.enforcement(self._facilities, observe=self._request.observe)
-            if self._open_way_out is not None:
-                self._way_out = await self._open_way_out(self._recorder.gated)
-                self._outcome.enforcement = replace(self._outcome.enforcement, network=Layer.GATEWAY)
-            box = await self._planned.build(
-                self._facilities,
-                self._seen,
-                witness_all=self._request.witness == "all",
-                network=self._way_out.network if self._way_out else None,
-            )
-            if self._way_out is not None:
-                await self._way_out.serve(box.unix_listeners)
-            code = await self._execute(box)
-        except (ConfinementError, InvalidRequestError) as error:
-            details = {"error": error.message}
-            raise
-        finally:
-            if self._way_out is not None:
-                await self._way_out.close()
-                self._outcome.egress = self._way_out.traffic()
-            removing: asyncio.Task[None] | None = None
-            if box is not None:
-                details |= {"oom_killed": box.oom_killed()}
-                await box.gone()
-                # Neither waits for the disk, as sealing does.
-                removing = asyncio.create_task(box.destroy())
-                self._facilities.launcher.let_go()
-            with self._run_files.alone() as alone:
-                if alone:
-                    self._lent.take_back()
-            if box is not None:
-                self._look_for_startup_files()
-            if self._planned.outside is not None:
-                self._planned.outside.close()
-            await self._recorder.finish(code, details)
-            if removing is not None:
-                await removing
-            self._outcome.warnings += self._run_files.close()
-        if details["oom_killed"] and code == 128 + signal.SIGKILL:
-            self._outcome.problem = (
-                f"the command was ended: it used more than {self._lent.confinement.limits.memory_mb} MB"
-            )
-        if self._recorder.failure is not None:
-            self._outcome.problem = f"the command was ended: {self._recorder.failure.message}"
-            self._outcome.recorded = False
-        self._outcome.exit_code = code
-        self._outcome.counts = self._recorder.counts
-        return self._outcome
-
-    def _seen(self, report: dict[str, Any]) -> None:
-        """The exec judge or the kernel witness reports."""
-        self._recorder.seen(report)
-
-    def _look_for_startup_files(self) -> None:
-        """Say what the run wrote that will run later, in the trace and in the summary."""
-        found = self._startup_files.written()
-        for one in found:
-            self._recorder.note("observe", "fs.startup_file", {"path": one.path, "why": one.why})
-            self._outcome.startup_files.append({"path": one.path, "why": one.why})
-        directory = self._request.directory
-        self._outcome.warnings += in_words(found, directory, complete=self._startup_files.complete)
-
-    def _counting(self) -> Counting | None:
-        """The counts of this run, where its policy counts anything."""
-        if not held_by_guard_alone(self._lent.confinement):
-            return None
-        from agentbox.engine.counting import Counting, Sizes
-        from agentbox.workspace.tree import Tree
-
-        top = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            return Counting(self._request.policy, Sizes(Tree(top)))
-        finally:
-            os.close(top)
-
-    async def _execute(self, box: LiveBox) -> int:
-        listener = self._planned.outside.listener if self._planned.outside else box.channel
-        if listener is not None:
-            self._recorder.listen(listener, self._counting(), enforced=not self._request.observe)
-        terminal = Terminal.of_this_process()
-        watch = asyncio.create_task(box.watch_memory())
-        relaying = None
-        signals = Signals(box, terminal)
-        try:
-            with signals.passed_on():
-                key, exited, master = await self._start(box, terminal)
-                signals.started(key)
-                gc.freeze()
-                gc.enable()
-                meanwhile = asyncio.create_task(asyncio.to_thread(_meanwhile, self._key))
-                if terminal is not None:
-                    relaying = asyncio.create_task(terminal.relay(master, signals.suspended_by_key))
-                broken = asyncio.create_task(self._broken.wait())
-                waiting: set[asyncio.Future[Any]] = {exited, broken}
-                limit = self._lent.confinement.limits.timeout_seconds
-                await asyncio.wait(waiting, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-                broken.cancel()
-            ending = exited.result() if exited.done() else None
-            if ending is None and not self._broken.is_set():
-                self._outcome.problem = f"the command was ended after {limit:g} s"
-            await box.kill_programs()
-            await meanwhile
-            if relaying is not None:
-                await relaying
-        finally:
-            watch.cancel()
-            if terminal is not None:
-                terminal.close()
-        if ending is None or ending.status is None:
-            return 128 + signal.SIGKILL
-        code = os.waitstatus_to_exitcode(ending.status)
-        return code if code >= 0 else 128 - code
-
-    async def _start(self, box: LiveBox, terminal: Terminal | None) -> tuple[int, asyncio.Future[CommandExit], int]:
-        argv = [self._view.path, *self._view.arguments]
-        environment = self._planned.environment(self._request.environment, observe=self._request.observe)
-        directory = self._request.directory
-        try:
-            if terminal is None:
-                return *await box.start_with_signals(argv, environment, directory, (0, 1, 2)), -1
-            return await box.start_on_terminal(argv, environment, directory, terminal.size(), terminal.instead)
-        except OSError as error:
-            hint = "check that this host can run it"
-            if error.errno == errno.ENOEXEC:
-                hint = "give the script a first line such as #!/bin/sh, or name its interpreter before it"
-            raise InvalidRequestError(
-                f"{self._request.argv[0]} cannot be executed: {os.strerror(error.errno or errno.EINVAL)}", hint=hint
-            ) from error
 
 
 __all__ = ["AgentOutcome", "AgentRequest", "TraceError", "run_agent"]

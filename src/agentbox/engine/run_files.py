@@ -9,6 +9,7 @@ import time
 
 from agentbox.errors import TraceError
 from agentbox.light import contextlib
+from agentbox.trace.files import create
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class RunFiles:
         self._linked = False
         self._shared = -1
         self._made: list[int] = []
+        self._descriptor = -1
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
         self.trace = explicit if explicit is not None else f"{directory}/{DIRECTORY}/runs/{name}/{LINK}"
 
@@ -52,6 +54,22 @@ class RunFiles:
                 f"{os.path.dirname(self.trace)} cannot be made: {error.strerror}",
                 hint="run in a directory that you may write to, or name a trace file with -t",
             ) from error
+
+    def create(self) -> None:
+        """Create the trace, so that a box can show it as what may not be written. Raises TraceError."""
+        self._descriptor = create(self.trace)
+
+    def take(self) -> int:
+        """The trace's descriptor, the caller's to close from now on."""
+        found, self._descriptor = self._descriptor, -1
+        return found
+
+    def forget(self) -> None:
+        """Remove a trace that nobody took."""
+        if self._descriptor >= 0:
+            os.close(self.take())
+            with contextlib.suppress(OSError):
+                os.unlink(self.trace)
 
     def _make_directories(self) -> None:
         """Descriptors of those that are new are kept for `_give_to_owner`: a path could lead elsewhere by then."""

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
 """The code of all modules of a run in one file, beside the compiled modules of this package: finding and reading a
-hundred files takes a third of the time of importing them.
+hundred files takes a third of the time of importing them, and asking Python to import each takes another quarter.
 
 The file lies in the package's own `__pycache__`, so whoever can write it can write compiled modules too, and it is
 believed like those: a module's code is used only while its source has the size and time that it was compiled from,
 in nanoseconds; all else is left to Python's own finder. It is made, and grows, at the end of runs that had to look for
 modules. PYTHONDONTWRITEBYTECODE and `-B` forbid that as they forbid compiled modules.
+
+Its modules are in sets, each of which is imported whole, in the order in which Python completed it (`Bundle.load`).
 """
 
 from __future__ import annotations
@@ -18,17 +20,33 @@ import agentbox
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec, SourceFileLoader
     from types import CodeType, ModuleType
     from typing import Any, TypeAlias
 
-    # Size and time of the source, in bytes and nanoseconds; whether it is a package; its code.
-    Entry: TypeAlias = tuple[int, int, bool, memoryview | bytes]
+    # Name; size and time of the source, in bytes and nanoseconds; whether it is a package.
+    Entry: TypeAlias = tuple[str, int, int, bool]
+    Codes: TypeAlias = Sequence[CodeType]
 else:
     # Of importlib.machinery, which need not be imported for them.
     SourceFileLoader = type(agentbox.__spec__.loader)
     ModuleSpec = type(agentbox.__spec__)
+
+# The set that is there before each, and what it begins with.
+_SETS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "front": ("", ("agentbox.cli.front", "agentbox.isolation.launcher.forked")),
+    "launcher": ("front", ("agentbox.isolation.launcher.serving",)),
+    "begin": ("front", ("agentbox.config", "agentbox.engine.limits", "agentbox.isolation.early")),
+    "plan": (
+        "begin",
+        (
+            *("agentbox.engine.policy_world", "agentbox.light.loop", "agentbox.engine.search_path"),
+            *("agentbox.engine.agent_run", "agentbox.guest.tables"),
+        ),
+    ),
+    "session": ("plan", ("agentbox.engine.agent_session",)),
+}
 
 _PREFIX = "agentbox."
 _MOST_BYTES = 16 << 20
@@ -40,63 +58,124 @@ _TAG = f"{sys.implementation.cache_tag}{_OPTIMIZED}"
 class _Loader(SourceFileLoader):
     """Python's own loader of the file, which has its code already."""
 
-    def __init__(self, name: str, path: str, code: memoryview | bytes) -> None:
+    def __init__(self, name: str, path: str, code: CodeType | None) -> None:
         super().__init__(name, path)
         self._code = code
 
     def get_code(self, fullname: str) -> CodeType | None:
         """The code of the module."""
-        code: CodeType = marshal.loads(self._code)  # noqa: S302 - believed like a compiled module
-        return code if fullname == self.name else super().get_code(fullname)
+        code, self._code = self._code, None
+        return code if code is not None and fullname == self.name else super().get_code(fullname)
+
+
+class _Noting(SourceFileLoader):
+    """Python's own loader of the file, which tells when a module is complete."""
+
+    def __init__(self, name: str, path: str, completed: list[str]) -> None:
+        super().__init__(name, path)
+        self._completed = completed
+
+    def exec_module(self, module: ModuleType) -> None:
+        """See `importlib.abc.Loader`."""
+        super().exec_module(module)
+        self._completed.append(self.name)
+
+
+class _Set:
+    """Modules that are imported together; one that stands alone is a set too."""
+
+    def __init__(self, entries: Sequence[Entry], content: memoryview | bytes) -> None:
+        self.entries = entries
+        self.content = content
+        self._codes: Codes | None = None
+
+    def codes(self) -> Codes:
+        """The code of each."""
+        if self._codes is None:
+            self._codes = marshal.loads(self.content)  # noqa: S302 - believed like a compiled module
+        return self._codes
+
+    def forget(self) -> None:
+        """They have been used, most likely all of them."""
+        self._codes = None
 
 
 class Bundle:
-    """A finder of this package's modules. `entries` are by the names of modules."""
+    """Finds this package's modules. `entries` are by the names of modules: the set of each, and which one it is."""
 
     def __init__(self, path: str, key: tuple[str, ...]) -> None:
         self._path = path
         self._key = key
-        self.entries: dict[str, Entry] = _read(path, key)
+        # What was there before anything could be found here.
+        self._before = set(sys.modules)
+        self.sets = _read(path, key)
+        self.entries: dict[str, tuple[_Set, int]] = {
+            entry[0]: (one, index) for one in self.sets.values() for index, entry in enumerate(one.entries)
+        }
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """See `importlib.abc.MetaPathFinder`; None for what is not in the file, or not as it was."""
         del target
-        entry = self.entries.get(fullname)
-        if entry is None or not path:
+        found = self.entries.get(fullname)
+        if found is None or not path:
             return None
-        size, time, package, code = entry
-        place = f"{path[0]}/{fullname.rpartition('.')[2]}"
-        source = f"{place}/__init__.py" if package else f"{place}.py"
-        if _facts(source) != (size, time):
+        within, index = found
+        entry = within.entries[index]
+        if not _is_as_it_was(entry, path[0]):
             del self.entries[fullname]
             return None
-        spec = ModuleSpec(fullname, _Loader(fullname, source, code), origin=source, is_package=package)
-        spec.has_location = True
-        if package:
-            spec.submodule_search_locations = [place]
-        # Else it is computed, which takes a tenth of an import.
-        spec.cached = f"{place}/__pycache__/__init__.{_TAG}.pyc" if package else self._compiled(path[0], fullname)
-        return spec
+        return _spec(entry, path[0], within.codes()[index])
 
-    @staticmethod
-    def _compiled(directory: str, fullname: str) -> str:
-        return f"{directory}/__pycache__/{fullname.rpartition('.')[2]}.{_TAG}.pyc"
-
-    def keep(self, also: str) -> None:
-        """Write the file anew when modules were imported that are not in it, with those that `also` imports, which a
-        fork of this process needs. A place that cannot be written is left as it is."""
-        writable = os.access(os.path.dirname(self._path), os.W_OK)
-        if sys.dont_write_bytecode or not writable or not self._missing():
+    def load(self, name: str) -> None:
+        """Import all modules of a set: what each of them imports is there before it, so that Python need look for none.
+        Those that are not as they were, and what needs them, are left to be imported when they are wanted. For a
+        process with one thread."""
+        wanted = self.sets.get(name)
+        if wanted is None:
             return
-        __import__(also)
-        found = {name: entry for name in self._missing() if (entry := _entry(name, sys.modules[name])) is not None}
-        if found:
-            _write(self._path, _packed(self._key, {**self.entries, **found}))
+        modules = sys.modules
+        for entry, code in zip(wanted.entries, wanted.codes(), strict=True):
+            fullname = entry[0]
+            parent, _, last = fullname.rpartition(".")
+            above = modules.get(parent)
+            # A package that imports its own modules comes after them; they are left to it.
+            if above is None or fullname in modules:
+                continue
+            directory = above.__path__[0]
+            if not _is_as_it_was(entry, directory):
+                self.entries.pop(fullname, None)
+                return
+            spec = _spec(entry, directory, None)
+            module = modules[fullname] = type(sys)(fullname)
+            content = module.__dict__
+            content["__spec__"] = spec
+            content["__loader__"] = spec.loader
+            content["__package__"] = spec.parent
+            content["__file__"] = spec.origin
+            content["__cached__"] = spec.cached
+            if entry[3]:
+                content["__path__"] = spec.submodule_search_locations
+            try:
+                exec(code, content)  # noqa: S102 - this is an import
+            except BaseException:
+                del modules[fullname]
+                raise
+            setattr(above, last, module)
+        wanted.forget()
 
-    def _missing(self) -> list[str]:
-        return [name for name in sys.modules if name.startswith(_PREFIX) and name not in self.entries]
+    def keep(self) -> None:
+        """Write the file anew when modules were imported that are not in it. A place that cannot be written is left as
+        it is. For the end of a process: modules are imported a second time for it."""
+        missing = [name for name in sys.modules if name.startswith(_PREFIX) and name not in self.entries]
+        missing = [name for name in missing if name not in self._before]
+        if not missing or sys.dont_write_bytecode or not os.access(os.path.dirname(self._path), os.W_OK):
+            return
+        sets = _orders(self._before)
+        together = {name for names in sets.values() for name in names}
+        alone = [name for name in (*self.entries, *missing) if name not in together]
+        _write(self._path, _packed(self._key, sets | {name: [name] for name in alone}))
 
 
 def use() -> Bundle:
@@ -108,16 +187,43 @@ def use() -> Bundle:
     return bundle
 
 
-def _facts(source: str) -> tuple[int, int] | None:
+def load(name: str) -> None:
+    """Import all modules of a set of the file in use, if one is in use."""
+    for finder in sys.meta_path:
+        if isinstance(finder, Bundle):
+            finder.load(name)
+
+
+def _is_as_it_was(entry: Entry, directory: str) -> bool:
+    """Whether the source of a module below that directory has the size and time that its code was compiled from."""
     try:
-        facts = os.stat(source)
+        facts = os.stat(_source(entry[0], directory, package=entry[3]))
     except OSError:
-        return None
-    return facts.st_size, facts.st_mtime_ns
+        return False
+    return facts.st_size == entry[1] and facts.st_mtime_ns == entry[2]
 
 
-def _read(path: str, key: tuple[str, ...]) -> dict[str, Entry]:
-    """The entries of a file that nobody but the package's owner, root and this user can have written."""
+def _source(fullname: str, directory: str, *, package: bool) -> str:
+    place = f"{directory}/{fullname.rpartition('.')[2]}"
+    return f"{place}/__init__.py" if package else f"{place}.py"
+
+
+def _spec(entry: Entry, directory: str, code: CodeType | None) -> ModuleSpec:
+    fullname, package = entry[0], entry[3]
+    source = _source(fullname, directory, package=package)
+    spec = ModuleSpec(fullname, _Loader(fullname, source, code), origin=source, is_package=package)
+    spec.has_location = True
+    last = fullname.rpartition(".")[2]
+    if package:
+        spec.submodule_search_locations = [f"{directory}/{last}"]
+    # Else it is computed, which takes a tenth of an import.
+    compiled = f"{directory}/{last}/__pycache__/__init__" if package else f"{directory}/__pycache__/{last}"
+    spec.cached = f"{compiled}.{_TAG}.pyc"
+    return spec
+
+
+def _read(path: str, key: tuple[str, ...]) -> dict[str, _Set]:
+    """The sets of a file that nobody but the package's owner, root and this user can have written."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -131,40 +237,128 @@ def _read(path: str, key: tuple[str, ...]) -> dict[str, Entry]:
         content = memoryview(os.read(descriptor, facts.st_size))
         begin = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
         found, places = marshal.loads(content[_LENGTH_BYTES:begin])  # noqa: S302
-        if found != key:
+        if found != key or begin + sum(size for _, _, size in places) != len(content):
             return {}
-        codes = content[begin:]
-        return {name: (size, time, package, codes[at:end]) for name, (size, time, package, at, end) in places.items()}
+        sets = {}
+        for name, entries, size in places:
+            sets[name] = _Set(entries, content[begin : begin + size])
+            begin += size
+        return sets
     except (EOFError, OSError, TypeError, ValueError):
         return {}
     finally:
         os.close(descriptor)
 
 
-def _packed(key: tuple[str, ...], entries: dict[str, Entry]) -> bytes:
-    """Where each code is, then all codes: only those that are used are looked at."""
-    places, codes, at = {}, [], 0
-    for name, (size, time, package, code) in entries.items():
-        places[name] = (size, time, package, at, at + len(code))
-        codes.append(code)
-        at += len(code)
-    head = marshal.dumps((key, places))
-    return b"".join([len(head).to_bytes(_LENGTH_BYTES, "little"), head, *codes])
+def _orders(before: set[str]) -> dict[str, list[str]]:
+    """The modules of each set in the order in which they are complete when they are imported anew. What is imported now
+    is so again afterwards."""
+    finders: list[Any] = sys.meta_path
+    others = finders[:]
+    completed: list[str] = []
 
+    class Finder:
+        """Finds what Python's own finder finds, and notes when it is complete."""
 
-def _entry(name: str, module: ModuleType) -> Entry | None:
-    """A module as it is on the disk; None for one that is not a file of Python code."""
-    spec = module.__spec__
-    if spec is None or spec.origin is None or type(spec.loader) is not SourceFileLoader:
-        return None
-    facts = _facts(spec.origin)
+        @staticmethod
+        def find_spec(fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+            if not fullname.startswith(_PREFIX):
+                return None
+            find: Callable[..., ModuleSpec | None] = finders[-1].find_spec
+            spec = find(fullname, path, target)
+            if spec is not None and spec.origin is not None and type(spec.loader) is SourceFileLoader:
+                spec.loader = _Noting(fullname, spec.origin, completed)
+            return spec
+
+    now = _Imported(before)
+    orders: dict[str, list[str]] = {}
+    made: dict[str, _Imported] = {}
+    finders[:] = [Finder, *[finder for finder in others if not isinstance(finder, Bundle)]]
     try:
-        code = spec.loader.get_code(name)
-    except (ImportError, OSError, SyntaxError):
-        return None
-    if facts is None or code is None or facts != _facts(spec.origin):
-        return None
-    return (*facts, spec.submodule_search_locations is not None, marshal.dumps(code))
+        for name, (first, roots) in _SETS.items():
+            _Imported(before).remove()
+            if first:
+                made[first].restore()
+            completed.clear()
+            try:
+                for root in roots:
+                    __import__(root)
+            except ImportError:
+                # A set for another system.
+                pass
+            orders[name] = completed[:]
+            made[name] = _Imported(before)
+    finally:
+        finders[:] = others
+        _Imported(before).remove()
+        now.restore()
+    return orders
+
+
+class _Imported:
+    """The modules of this package that are imported now, and the names that packages have for them."""
+
+    def __init__(self, before: set[str]) -> None:
+        self._before = before
+        self._modules = {name: module for name, module in _mine().items() if name not in before}
+        self._names = {name: _members(module) for name, module in _mine().items() if hasattr(module, "__path__")}
+
+    def remove(self) -> None:
+        """As if none of them had been imported."""
+        for name in self._modules:
+            del sys.modules[name]
+        for name in self._names.keys() & self._before:
+            for one, value in _members(sys.modules[name]).items():
+                if value.__name__ in self._modules:
+                    delattr(sys.modules[name], one)
+
+    def restore(self) -> None:
+        """Have them as they were, and no others."""
+        _Imported(self._before).remove()
+        sys.modules.update(self._modules)
+        for name, members in self._names.items():
+            package = sys.modules[name]
+            for one in _members(package):
+                delattr(package, one)
+            vars(package).update(members)
+
+
+def _mine() -> dict[str, ModuleType]:
+    return {name: module for name, module in sys.modules.items() if f"{name}.".startswith(_PREFIX)}
+
+
+def _members(package: ModuleType) -> dict[str, ModuleType]:
+    """The names of a package that are modules of ours."""
+    found = {name: value for name, value in vars(package).items() if type(value) is type(sys)}
+    return {name: value for name, value in found.items() if value.__name__.startswith(_PREFIX)}
+
+
+def _packed(key: tuple[str, ...], sets: dict[str, list[str]]) -> bytes:
+    """Where the modules of each set are, then their codes: only those that are used are looked at."""
+    places, contents = [], []
+    for name, names in sets.items():
+        found = [one for one in map(_compiled, names) if one is not None]
+        if found:
+            contents.append(marshal.dumps(tuple(code for _, code in found)))
+            places.append((name, tuple(entry for entry, _ in found), len(contents[-1])))
+    head = marshal.dumps((key, tuple(places)))
+    return b"".join([len(head).to_bytes(_LENGTH_BYTES, "little"), head, *contents])
+
+
+def _compiled(name: str) -> tuple[Entry, CodeType] | None:
+    """A module as it is on the disk; None for one that is not a file of Python code."""
+    directory = os.path.dirname(agentbox.__file__) + "/".join(["", *name.split(".")[1:-1]])
+    for package in (False, True):
+        source = _source(name, directory, package=package)
+        try:
+            facts = os.stat(source)
+            code = SourceFileLoader(name, source).get_code(name)
+            entry = (name, facts.st_size, facts.st_mtime_ns, package)
+        except (ImportError, OSError, SyntaxError):
+            continue
+        if code is not None and _is_as_it_was(entry, directory):
+            return entry, code
+    return None
 
 
 def _write(path: str, content: bytes) -> None:

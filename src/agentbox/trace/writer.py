@@ -22,6 +22,7 @@ from agentbox.light import digests
 from agentbox.records import dataclass
 from agentbox.trace import record
 from agentbox.trace.canonical import dumps
+from agentbox.trace.files import create
 from agentbox.trace.ledger import Standing
 from agentbox.trace.merkle import MerkleTree
 from agentbox.trace.prepared import prepared
@@ -76,12 +77,14 @@ class TraceWriter:
         *,
         max_bytes: int = MAX_TRACE_BYTES,
         force_checkpoints: bool = True,
+        descriptor: int | None = None,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         """Create `path`, which must not exist, and write the first record.
 
         `max_bytes` bounds the file. Without `force_checkpoints` only the seal waits for the disk: a crash of the
-        machine may take more, and a writer among many does not stop the others. `clock` gives nanoseconds since 1970.
+        machine may take more, and a writer among many does not stop the others. `descriptor` is the file where it was
+        created before (files.py); it is this writer's from now on. `clock` gives nanoseconds since 1970.
         Raises TraceError.
         """
         self.path = path
@@ -106,7 +109,7 @@ class TraceWriter:
         self._forced_at = 0
         self._unforced = False
         self._failure: TraceError | None = None
-        self._descriptor = _create(path)
+        self._descriptor = create(path) if descriptor is None else descriptor
         try:
             self._look()
             start = {**run.details, "run": run.id, "policy_sha256": run.policy_sha256, "key": key.public.id}
@@ -307,19 +310,3 @@ class TraceWriter:
             os.ftruncate(self._descriptor, self._written_bytes)
         except OSError:
             return
-
-
-def _create(path: str | Path) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            return os.open(os.path.basename(path), flags, 0o600, dir_fd=directory)
-        finally:
-            os.close(directory)
-    except FileExistsError as error:
-        raise TraceError(
-            f"{path}: exists already", hint="a trace is never overwritten: name another file, or leave out -t"
-        ) from error
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be made: {error.strerror}", hint="check the directory") from error

@@ -62,6 +62,9 @@ def fork_launcher() -> tuple[Forked, socket.socket]:
         kept = theirs.detach()
         os.dup2(kept, 3, inheritable=False)
         os.closerange(4, 1 << 16)
+        from agentbox.light import bundle
+
+        bundle.load("launcher")
         from agentbox.linux import process
 
         process.forget_environment()

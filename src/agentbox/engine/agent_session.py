@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: MIT
+"""The run of an `agentbox run` from its trace's first record to its seal. Loaded while the box is built."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import sys
+
+import agentbox
+from agentbox.engine.agent_run import AgentOutcome
+from agentbox.engine.guarding import held_by_guard_alone, notes_on_guard_alone
+from agentbox.engine.recorder import Recorder
+from agentbox.engine.signals import Signals
+from agentbox.engine.startup_files import StartupFiles, in_words
+from agentbox.engine.terminal import Terminal
+from agentbox.errors import AgentboxError, ConfinementError, InvalidRequestError
+from agentbox.light import asyncio, contextlib, signal
+from agentbox.linux.cgroups import CgroupTree
+from agentbox.models import Layer
+from agentbox.records import replace
+from agentbox.trace.ledger import Ledger
+from agentbox.trace.writer import Run, TraceWriter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Any
+
+    from agentbox.egress.events import OnEvent
+    from agentbox.engine.agent_run import AgentRequest, Building
+    from agentbox.engine.command_view import CommandView
+    from agentbox.engine.counting import Counting
+    from agentbox.engine.lent_files import Lent
+    from agentbox.engine.run_files import RunFiles
+    from agentbox.engine.way_out import WayOut
+    from agentbox.isolation.backend import LiveBox
+    from agentbox.isolation.boxes import CommandExit
+    from agentbox.trace.keys import KeyStore, SigningKey
+
+    OpenWayOut = Callable[[OnEvent], Awaitable[WayOut]]
+
+
+def _meanwhile(key: SigningKey) -> None:
+    """What can wait until the command runs: loading what signing needs, and removing what dead runs left."""
+    with contextlib.suppress(AgentboxError):
+        key.prepare()
+    CgroupTree.sweep()
+
+
+class Session:
+    """One run. Making it opens its trace. Raises TraceError."""
+
+    def __init__(
+        self,
+        request: AgentRequest,
+        view: CommandView,
+        lent: Lent,
+        building: Building,
+        keys: KeyStore,
+        key: SigningKey,
+        run_files: RunFiles,
+        open_way_out: OpenWayOut | None,
+    ) -> None:
+        self._open_way_out = open_way_out
+        self._way_out: WayOut | None = None
+        self._request = request
+        self._view = view
+        self._lent = lent
+        self._building = building
+        self._planned = building.planned
+        self._facilities = building.facilities
+        self._run_files = run_files
+        self._key = key
+        self._broken = asyncio.Event()
+        run = Run(
+            id=os.urandom(16).hex(),
+            policy_sha256=request.policy.policy_sha256,
+            details={
+                "argv": list(request.argv),
+                "agentbox": agentbox.__version__,
+                "python": sys.version.split()[0],
+                "checkpoint": False,
+            },
+        )
+        self._writer = TraceWriter(run_files.trace, run, key, Ledger(keys.ledger), descriptor=run_files.take())
+        run_files.link()
+        self._recorder = Recorder(self._writer, lambda _: self._broken.set(), only_denials=request.witness == "off")
+        building.on_spawn = self._seen
+        self._outcome = AgentOutcome(1, run_files.trace, {}, run.id, warnings=lent.warnings)
+
+    async def run(self) -> AgentOutcome:
+        """Wait for the box, run the command in it, seal the trace, leave nothing."""
+        box: LiveBox | None = None
+        code = 1
+        details: dict[str, Any] = {}
+        if self._planned.outside is None:
+            self._outcome.warnings += notes_on_guard_alone(self._lent.confinement)
+        writable = [grant.path for grant in self._lent.confinement.files if grant.writable and grant.present]
+        self._startup_files = StartupFiles(writable, [f"{self._request.directory}/.agentbox"])
+        try:
+            self._outcome.enforcement = self._planned.enforcement(self._facilities, observe=self._request.observe)
+            if self._open_way_out is not None:
+                self._way_out = await self._open_way_out(self._recorder.gated)
+                self._outcome.enforcement = replace(self._outcome.enforcement, network=Layer.GATEWAY)
+            box = await self._building.box(self._way_out.network if self._way_out else None)
+            if self._way_out is not None:
+                await self._way_out.serve(box.unix_listeners)
+            code = await self._execute(box)
+        except (ConfinementError, InvalidRequestError) as error:
+            details = {"error": error.message}
+            raise
+        finally:
+            if self._way_out is not None:
+                await self._way_out.close()
+                self._outcome.egress = self._way_out.traffic()
+            removing: asyncio.Task[None] | None = None
+            if box is not None:
+                details |= {"oom_killed": box.oom_killed()}
+                await box.gone()
+                # Neither waits for the disk, as sealing does.
+                removing = asyncio.create_task(box.destroy())
+                self._facilities.launcher.let_go()
+            with self._run_files.alone() as alone:
+                if alone:
+                    self._lent.take_back()
+            if box is not None:
+                self._look_for_startup_files()
+            if self._planned.outside is not None:
+                self._planned.outside.close()
+            await self._recorder.finish(code, details)
+            if removing is not None:
+                await removing
+            self._outcome.warnings += self._run_files.close()
+        if details["oom_killed"] and code == 128 + signal.SIGKILL:
+            self._outcome.problem = (
+                f"the command was ended: it used more than {self._lent.confinement.limits.memory_mb} MB"
+            )
+        if self._recorder.failure is not None:
+            self._outcome.problem = f"the command was ended: {self._recorder.failure.message}"
+            self._outcome.recorded = False
+        self._outcome.exit_code = code
+        self._outcome.counts = self._recorder.counts
+        return self._outcome
+
+    def _seen(self, report: dict[str, Any]) -> None:
+        """The exec judge or the kernel witness reports."""
+        self._recorder.seen(report)
+
+    def _look_for_startup_files(self) -> None:
+        """Say what the run wrote that will run later, in the trace and in the summary."""
+        found = self._startup_files.written()
+        for one in found:
+            self._recorder.note("observe", "fs.startup_file", {"path": one.path, "why": one.why})
+            self._outcome.startup_files.append({"path": one.path, "why": one.why})
+        directory = self._request.directory
+        self._outcome.warnings += in_words(found, directory, complete=self._startup_files.complete)
+
+    def _counting(self) -> Counting | None:
+        """The counts of this run, where its policy counts anything."""
+        if not held_by_guard_alone(self._lent.confinement):
+            return None
+        from agentbox.engine.counting import Counting, Sizes
+        from agentbox.workspace.tree import Tree
+
+        top = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return Counting(self._request.policy, Sizes(Tree(top)))
+        finally:
+            os.close(top)
+
+    async def _execute(self, box: LiveBox) -> int:
+        listener = self._planned.outside.listener if self._planned.outside else box.channel
+        if listener is not None:
+            self._recorder.listen(listener, self._counting(), enforced=not self._request.observe)
+        terminal = Terminal.of_this_process()
+        watch = asyncio.create_task(box.watch_memory())
+        relaying = None
+        signals = Signals(box, terminal)
+        try:
+            with signals.passed_on():
+                key, exited, master = await self._start(box, terminal)
+                signals.started(key)
+                gc.freeze()
+                gc.enable()
+                meanwhile = asyncio.create_task(asyncio.to_thread(_meanwhile, self._key))
+                if terminal is not None:
+                    relaying = asyncio.create_task(terminal.relay(master, signals.suspended_by_key))
+                broken = asyncio.create_task(self._broken.wait())
+                waiting: set[asyncio.Future[Any]] = {exited, broken}
+                limit = self._lent.confinement.limits.timeout_seconds
+                await asyncio.wait(waiting, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+                broken.cancel()
+            ending = exited.result() if exited.done() else None
+            if ending is None and not self._broken.is_set():
+                self._outcome.problem = f"the command was ended after {limit:g} s"
+            await box.kill_programs()
+            await meanwhile
+            if relaying is not None:
+                await relaying
+        finally:
+            watch.cancel()
+            if terminal is not None:
+                terminal.close()
+        if ending is None or ending.status is None:
+            return 128 + signal.SIGKILL
+        code = os.waitstatus_to_exitcode(ending.status)
+        return code if code >= 0 else 128 - code
+
+    async def _start(self, box: LiveBox, terminal: Terminal | None) -> tuple[int, asyncio.Future[CommandExit], int]:
+        argv = [self._view.path, *self._view.arguments]
+        environment = self._planned.environment(self._request.environment, observe=self._request.observe)
+        directory = self._request.directory
+        try:
+            if terminal is None:
+                return *await box.start_with_signals(argv, environment, directory, (0, 1, 2)), -1
+            return await box.start_on_terminal(argv, environment, directory, terminal.size(), terminal.instead)
+        except OSError as error:
+            hint = "check that this host can run it"
+            if error.errno == errno.ENOEXEC:
+                hint = "give the script a first line such as #!/bin/sh, or name its interpreter before it"
+            raise InvalidRequestError(
+                f"{self._request.argv[0]} cannot be executed: {os.strerror(error.errno or errno.EINVAL)}", hint=hint
+            ) from error
