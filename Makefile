@@ -17,6 +17,7 @@ SERVE_ARGS ?=
 VENV := .venv
 S1_VENV := .venv-s1
 S3_VENV := .venv-s3
+RIVALS_VENV := .venv-rivals
 SCIENCE_VENV := .venv-science
 # Seconds for each parser in `make test`; `make fuzz` takes ten times as long.
 FUZZ_SLICE := 30
@@ -60,10 +61,14 @@ lint: $(VENV)/.dev ## formatting, lint and types
 check: lint ## lint, architecture and unit tests; under a minute
 	$(VENV)/bin/pytest -q -n auto tests/architecture tests/docs tests/unit
 
-bench: $(VENV)/.server $(S1_VENV)/.ready $(S3_VENV)/.ready ## measure against floors and the old programs; prints a table and JSON
-	AGENTBOX_BENCH_S1_PYTHON="$(CURDIR)/$(S1_VENV)/bin/python" \
+bench: $(VENV)/.server ## measure beside floors and rivals; prints tables and writes JSON (BENCH_ARGS="--quick", "--only SECTION", "--rounds N")
+	@for environment in $(S1_VENV) $(S3_VENV) $(RIVALS_VENV); do \
+		$(MAKE) --no-print-directory $$environment/.ready || echo "agentbox: no $$environment: its rows will say so" >&2; \
+	done
+	@AGENTBOX_BENCH_S1_PYTHON="$(CURDIR)/$(S1_VENV)/bin/python" \
 	AGENTBOX_BENCH_S3_PYTHON="$(CURDIR)/$(S3_VENV)/bin/python" \
-	$(VENV)/bin/python -m benchmarks.all $(BENCH_ARGS)
+	AGENTBOX_BENCH_RIVALS_PYTHON="$(CURDIR)/$(RIVALS_VENV)/bin/python" \
+	$(VENV)/bin/python -m benchmarks $(BENCH_ARGS)
 
 fuzz: $(VENV)/.dev ## feed every parser of hostile bytes with mutated input, 5 minutes each (SECONDS=30 for less, FUZZ_ARGS=NAME for one)
 	$(VENV)/bin/python -m tests.fuzz --seconds $(or $(SECONDS),300) $(FUZZ_ARGS)
@@ -72,7 +77,7 @@ docs: $(VENV)/.dev ## write the parts of the documentation that follow from the 
 	$(VENV)/bin/python -m tests.docs.render
 
 clean: ## remove the virtual environments and everything else that was built
-	rm -rf $(VENV) $(S1_VENV) $(S3_VENV) $(SCIENCE_VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(S1_VENV) $(S3_VENV) $(RIVALS_VENV) $(SCIENCE_VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A virtual environment of the first Python that is new enough, or a message that says what to install.
@@ -107,6 +112,12 @@ $(S1_VENV)/.ready: requirements/s1.txt requirements/find-python
 $(S3_VENV)/.ready: requirements/s3.txt requirements/find-python
 	@$(call make-venv,$(S3_VENV))
 	@$(S3_VENV)/bin/python -m pip install $(PIP_FLAGS) -r requirements/s3.txt
+	@touch $@
+
+# Other sandboxes that come as wheels: benchmarks time them beside ours.
+$(RIVALS_VENV)/.ready: requirements/rivals.txt requirements/find-python
+	@$(call make-venv,$(RIVALS_VENV))
+	@$(RIVALS_VENV)/bin/python -m pip install $(PIP_FLAGS) -r requirements/rivals.txt
 	@touch $@
 
 # An interpreter with numpy, pandas and matplotlib for boxes, as docs/guide/python-packages.md describes.

@@ -1,26 +1,22 @@
 # SPDX-License-Identifier: MIT
-"""`python -m benchmarks.egress_attachments [--boxes N] [--rounds N] [--json FILE]`: what a box's way out costs.
+"""What a box's way out costs: leasing it from stock, and its connections beside those of many other boxes.
 
-Two comparisons, each in one run: leasing an attachment from stock against making a network namespace with a veth pair
-(over netlink, no process started: the quickest that can be had that way; only as root), rounds interleaved; and the
-first box's connections, each with one question and one answer, while it is the only box and while many others are
-attached and run, one part after the other and back again. Of a part's rounds the quietest counts: its median.
+A lease is compared with making a network namespace with a veth pair (over netlink, no process started: the quickest
+that can be had that way; only as root), interleaved. The first box's connections, each with one question and one
+answer, are timed while it is the only box and while many others are attached and run, one part after the other and back
+again; of a part's rounds the quietest counts.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
 import socket
-import statistics
 import struct
 import threading
 import time
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 from agentbox.egress.names import GATEWAY_IPV4
 from agentbox.egress.stock import AttachmentStock
@@ -30,12 +26,19 @@ from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.network import Network
 from agentbox.linux import namespaces, netlink
 from agentbox.models import Confinement, Limits
+from benchmarks.interleaved import progress
+from benchmarks.processes import PYTHON
+from benchmarks.report import Row, Section
+from benchmarks.sections import Options
+from benchmarks.spread import Spread, ratio_in_rounds
 
+TITLE = "Ways out of boxes"
+NOTE = "Microseconds; a connection is made, asked and answered inside a box."
 LIMITS = Limits(timeout_seconds=600, memory_mb=64, cpus=1.0, pids=16, disk_mb=8, max_output_bytes=1 << 16)
-MOST_OF_A_VETH_PAIR = 1 / 5
-MOST_OF_THE_FIRST = 1.3
+MOST_OF_A_VETH_PAIR = "<= 0.2"
+MOST_OF_THE_FIRST = "<= 1.3"
+LEASE = "lease of a way out from stock"
 CONNECTIONS = 400
-PYTHON = "/usr/bin/python3"
 SLEEP = "/usr/bin/sleep"
 
 # Times connections; prints the median in microseconds.
@@ -85,8 +88,8 @@ def veth_namespace(number: int) -> int:
     return made[0]
 
 
-async def leasing(rounds: int) -> dict[str, float]:
-    """Median microseconds of a lease from stock and, as root, of a namespace with a veth pair."""
+async def leasing(rounds: int) -> list[Row]:
+    """A lease from stock beside, as root, a namespace with a veth pair, and beside one made when it is asked for."""
     leases, pairs, made = [], [], []
     async with AsyncExitStack() as stack:
         stock = AttachmentStock(2)
@@ -96,29 +99,35 @@ async def leasing(rounds: int) -> dict[str, float]:
         (await empty.lease()).close()
         for at in range(rounds):
             await stock.fill()
-            began = time.perf_counter()
-            attachment = await stock.lease()
-            leases.append(time.perf_counter() - began)
-            attachment.close()
+            leases.append([await _leased(stock)])
             # What is made in its place must not be made meanwhile.
             await stock.fill()
-            began = time.perf_counter()
-            attachment = await empty.lease()
-            made.append(time.perf_counter() - began)
-            attachment.close()
+            made.append([await _leased(empty)])
             if os.geteuid() == 0:
                 began = time.perf_counter()
                 namespace = veth_namespace(at)
-                pairs.append(time.perf_counter() - began)
+                pairs.append([(time.perf_counter() - began) * 1e6])
                 os.close(namespace)
-    found = {"lease_us": _median_us(leases), "made_when_asked_us": _median_us(made)}
+    spread = Spread.of_rounds(leases)
     if pairs:
-        found |= {"veth_us": _median_us(pairs), "lease_to_veth": statistics.median(leases) / statistics.median(pairs)}
-    return found
+        against = ratio_in_rounds(leases, pairs)
+        extra = {"veth pair us": Spread.of_rounds(pairs).median}
+        row = Row(LEASE, spread, "us", against, "a veth pair", MOST_OF_A_VETH_PAIR, extra=extra)
+    else:
+        row = Row(LEASE, spread, "us")
+    return [row, Row("the same, made when it is asked for", Spread.of_rounds(made), "us")]
 
 
-async def many_boxes(count: int, rounds: int) -> dict[str, float]:
-    """Median microseconds of the first box's connections, alone and beside `count` - 1 others."""
+async def _leased(stock: AttachmentStock) -> float:
+    began = time.perf_counter()
+    attachment = await stock.lease()
+    elapsed = time.perf_counter() - began
+    attachment.close()
+    return elapsed * 1e6
+
+
+async def many_boxes(count: int, rounds: int) -> Row:
+    """The first box's connections beside `count` - 1 others, to the same alone."""
     async with AsyncExitStack() as stack:
         facilities = await Facilities.open()
         stack.push_async_callback(facilities.close)
@@ -127,18 +136,18 @@ async def many_boxes(count: int, rounds: int) -> dict[str, float]:
         first = await _attached_box(stack, facilities, stock)
         alone = [await _ask(first) for _ in range(rounds)]
         async with AsyncExitStack() as others:
-            for _ in range(count - 1):
+            for number in range(count - 1):
+                if not number % 100:
+                    progress(f"{number + 1} attached boxes")
                 box = await _attached_box(others, facilities, stock)
                 await box.start([SLEEP, "600"], {}, box.workspace_path, _nothing(others))
             beside = [await _ask(first) for _ in range(rounds)]
-        again = [await _ask(first) for _ in range(rounds)]
-    reference = min(alone + again)
-    return {
-        "boxes": count,
-        "alone_us": reference,
-        "beside_us": min(beside),
-        "beside_to_alone": min(beside) / reference,
-    }
+        alone += [await _ask(first) for _ in range(rounds)]
+    quietest = min(alone)
+    ratio = Spread.of([min(beside) / quietest])
+    extra = {"alone us": quietest}
+    name = f"connection of a box beside {count - 1} others"
+    return Row(name, Spread.of(beside), "us", ratio, "alone", MOST_OF_THE_FIRST, extra=extra)
 
 
 async def _attached_box(stack: AsyncExitStack, facilities: Facilities, stock: AttachmentStock) -> LiveBox:
@@ -185,26 +194,8 @@ def _nothing(stack: AsyncExitStack) -> list[int]:
     return [null, null, null]
 
 
-def _median_us(seconds: list[float]) -> float:
-    return statistics.median(seconds) * 1e6
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Time attachments: in stock, made when asked for, and many at once.")
-    parser.add_argument("--rounds", type=int, default=100, help="leases, each beside a veth pair (default 100)")
-    parser.add_argument("--boxes", type=int, default=300, help="attached boxes at once (default 300)")
-    parser.add_argument("--json", type=Path, help="where the numbers go as JSON")
-    options = parser.parse_args()
-    found = asyncio.run(leasing(options.rounds)) | asyncio.run(many_boxes(options.boxes, 10))
-    for name, value in found.items():
-        print(f"{name:24} {value:12.3f}")
-    for name, most in (("lease_to_veth", MOST_OF_A_VETH_PAIR), ("beside_to_alone", MOST_OF_THE_FIRST)):
-        if name in found:
-            print(f"{name}: {'held' if found[name] <= most else 'NOT held'} (at most {most})")
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+def measure(options: Options) -> Section:
+    """Both comparisons."""
+    rows = asyncio.run(leasing(options.rounds_or(100, 10)))
+    rows.append(asyncio.run(many_boxes(30 if options.quick else 300, 2 if options.quick else 10)))
+    return Section("attachments", TITLE, "", tuple(rows), (NOTE,))

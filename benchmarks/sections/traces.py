@@ -1,61 +1,93 @@
 # SPDX-License-Identifier: MIT
-"""Timing of traces: appending records, and verifying a long trace with our command and with the old runtime's."""
+"""What traces cost: appending records, and `verify` of long and short ones beside the old runtime's."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 from agentbox.trace.keys import KeyStore
 from agentbox.trace.ledger import Ledger
 from agentbox.trace.writer import Run, TraceWriter
-from benchmarks.measure import Case
-from tests.running_server import clean_environment
+from benchmarks.agent_command import AGENTBOX, OLD_NAME, Project, old_command_or_none
+from benchmarks.interleaved import Case, interleave, progress
+from benchmarks.pairs import Pair, compared
+from benchmarks.report import Row, Section
+from benchmarks.sections import Options
+from benchmarks.spread import Spread
 
-RECORDS = 100_000
-PER_ROW = 10_000
+TITLE = "Traces"
+NOTE = "Microseconds of one record; of `verify` the processor's time, the start of the command included."
 APPENDED = 2000
+LENGTHS = (1, 10_000, 100_000)
 
 
-def trace_cases(stack: ExitStack) -> dict[str, Case]:
-    """Rows are per 10,000 records of a trace of 100,000, start of the command included; what that is, a short trace
-    says. The old runtime's rows are there when AGENTBOX_BENCH_S3_PYTHON names its Python.
-    """
-    directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentbox-bench-trace-")))
-    environment = clean_environment({"AGENTBOX_STATE_DIR": str(directory / "state")})
-    ours = directory / "trace.jsonl"
-    write_ours(ours, directory, RECORDS)
-    short = directory / "short.jsonl"
-    write_ours(short, directory, 1)
-    command = [sys.executable, "-m", "agentbox.cli.main"]
-    names = count()
-    found = {
-        "trace: append 10,000 records": Case(
-            lambda: write_ours(directory / f"appended{next(names)}", directory, APPENDED), runs=APPENDED / PER_ROW
-        ),
-        "trace: agentbox verify, 10,000 records": Case(_verify(command, ours, environment), runs=RECORDS / PER_ROW),
-        "trace: agentbox verify, a short trace": Case(_verify(command, short, environment)),
-    }
-    python = os.environ.get("AGENTBOX_BENCH_S3_PYTHON", "")
-    if python and Path(python).exists():
-        old = directory / "old.jsonl"
-        write_old(old, RECORDS)
-        old_short = directory / "old_short.jsonl"
-        write_old(old_short, 3)
-        command = [str(Path(python).parent / "agentbox")]
-        found["trace: agentbox-runtime 0.3 verify, 10,000 records"] = Case(
-            _verify(command, old, environment), runs=RECORDS / PER_ROW
+def measure(options: Options) -> Section:
+    """Appending, and all lengths of verified traces."""
+    lengths = LENGTHS[:2] if options.quick else LENGTHS
+    rounds, old = options.rounds_or(10, 1), old_command_or_none()
+    with tempfile.TemporaryDirectory(prefix="agentbox-bench-traces-") as directory:
+        project = Project(Path(directory))
+        for length in lengths:
+            progress(f"writing traces of {length} records")
+            write_ours(project.path / f"{length}.jsonl", project.directory, length)
+            write_old(project.path / f"{length}.old.jsonl", max(3, length))
+        appended = interleave([Case("append", _append(project.directory))], rounds).rounds["append"]
+        rows = [Row("append a record and write it, in large groups", Spread.of_rounds(appended), "us")]
+        if old:
+            rows += compared(list(_pairs(project, old, lengths)), rounds, warm_up=not options.quick)
+        else:
+            verified = interleave([_alone(project, length) for length in lengths], rounds)
+            rows += [Row(name, Spread.of_rounds(found), "us") for name, found in verified.rounds.items()]
+            rows.append(Row(f"verify, beside {OLD_NAME}", missing=f"{OLD_NAME} is not installed"))
+        for length in lengths:
+            _, _, peak = project.execute([*AGENTBOX, "verify", "-t", f"{length}.jsonl"])
+            rows.append(Row(f"peak memory of {_name(length)}", Spread.of([peak * 1024 / 1e6]), "MB"))
+    return Section("traces", TITLE, "", tuple(rows), (NOTE,))
+
+
+def _name(length: int) -> str:
+    return f"verify of {length:,} record{'s' if length > 1 else ''}"
+
+
+def _alone(project: Project, length: int) -> Case[float]:
+    return Case(_name(length), partial(_verify, project, AGENTBOX, f"{length}.jsonl", length))
+
+
+def _pairs(project: Project, old: list[str], lengths: tuple[int, ...]) -> Iterator[Pair]:
+    for length in lengths:
+        yield Pair(
+            _name(length),
+            "us",
+            partial(_verify, project, AGENTBOX, f"{length}.jsonl", length),
+            partial(_verify, project, old, f"{length}.old.jsonl", max(3, length)),
+            OLD_NAME,
+            "<= 0.2" if length > 1 else "",
         )
-        found["trace: agentbox-runtime 0.3 verify, a short trace"] = Case(_verify(command, old_short, environment))
-    return found
+
+
+def _verify(project: Project, command: list[str], trace: str, records: int) -> float:
+    text, seconds, _ = project.execute([*command, "verify", "-t", trace])
+    if "trace ok" not in text:
+        raise RuntimeError(f"{command} does not verify its own trace: {text}")
+    return seconds * 1e6 / records
+
+
+def _append(directory: Path) -> Callable[[], float]:
+    numbers = count()
+
+    def call() -> float:
+        begin = time.perf_counter()
+        write_ours(directory / f"appended{next(numbers)}", directory, APPENDED)
+        return (time.perf_counter() - begin) * 1e6 / APPENDED
+
+    return call
 
 
 def write_ours(path: Path, directory: Path, records: int) -> None:
@@ -87,13 +119,3 @@ def _old_lines(records: int) -> Iterator[str]:
 
 def _effect(number: int) -> tuple[dict[str, str], str]:
     return {"path": f"data/file{number}.txt"}, f"text of the file number {number}, é"
-
-
-def _verify(command: list[str], path: Path, environment: dict[str, str]) -> Callable[[], None]:
-    def call() -> None:
-        done = subprocess.run(
-            [*command, "verify", "-t", str(path)], env=environment, cwd=path.parent, capture_output=True, check=True
-        )
-        assert b"trace ok" in done.stdout
-
-    return call
