@@ -211,6 +211,7 @@ def _summarize(outcome: AgentOutcome, as_json: bool) -> None:
             "startup_files": outcome.startup_files,
             "enforcement": asdict(outcome.enforcement),
             "egress": {host: asdict(seen) for host, seen in outcome.egress.items()},
+            "notes": outcome.notes,
             **counts,
         }
         sys.stderr.write(json.dumps(summary) + "\n")

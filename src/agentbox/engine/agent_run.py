@@ -64,7 +64,7 @@ class AgentRequest:
 class AgentOutcome:
     """How it ended. `exit_code` is 128+n after signal n; `problem` says why a run was ended by the runner. Where not
     all of it is `recorded`, the trace has no end. `startup_files` are what it wrote that runs later, outside: path and
-    why."""
+    why; `notes` what this host could not give its way out."""
 
     exit_code: int
     trace: str
@@ -75,6 +75,7 @@ class AgentOutcome:
     recorded: bool = True
     warnings: list[str] = field(default_factory=list)
     egress: dict[str, HostTraffic] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     startup_files: list[dict[str, str]] = field(default_factory=list)
 
 

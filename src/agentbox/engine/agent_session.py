@@ -104,6 +104,7 @@ class Session:
             if self._open_way_out is not None:
                 self._way_out = await self._open_way_out(self._recorder.gated)
                 self._outcome.enforcement = replace(self._outcome.enforcement, network=Layer.GATEWAY)
+                self._outcome.notes += self._way_out.notes
             box = await self._building.box(self._way_out.network if self._way_out else None)
             if self._way_out is not None:
                 await self._way_out.serve(box.unix_listeners)
