@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from agentbox.cli import doctor
+from agentbox.engine.gateway_check import GatewayReport
+from agentbox.isolation.selfcheck import Check
 from agentbox.models import Enforcement, Layer
 from tests.integration.commands import Finished, agentbox
 from tests.running_server import clean_environment
@@ -39,6 +42,52 @@ def test_exit_code_says_whether_the_default_backend_can_be_used(examined: Finish
     assert report["default_backend"] == "jail"
     assert report["usable"] is report["backends"]["jail"]["available"]
     assert examined.exit_code == (0 if report["usable"] else 1)
+
+
+@pytest.mark.linux
+def test_the_way_out_of_the_jail_is_tried_in_attached_boxes(examined: Finished) -> None:
+    report = json.loads(examined.stdout)
+    if not report["backends"]["jail"]["available"]:
+        pytest.skip("needs the jail")
+    assert report["gateways"].keys() == {"jail"}, "a backend that does not hold the network has no way out to prove"
+    found = report["gateways"]["jail"]
+    assert found["available"], found
+    passed = {check["name"] for check in found["checks"] if check["passed"]}
+    assert passed >= {
+        "the_gateway_s_sockets_cannot_be_taken",
+        "an_allowed_name_means_the_gateway",
+        "another_name_does_not_exist",
+        "a_connection_meets_the_gateway",
+    }
+    assert {check["name"] for check in report["backends"]["jail"]["checks"]} - passed <= {"cpu_is_bounded"}
+
+
+def test_what_a_host_cannot_give_a_way_out_is_shown() -> None:
+    missing = GatewayReport("jail", problem="no network attachment: fit out: EPERM", fix="do this\nthen that")
+    assert doctor._gateway_lines(missing) == [
+        "way out of jail through the gateway: not available: `net:` rules and allowlists are refused here",
+        "  MISSING  network attachment             no network attachment: fit out: EPERM",
+        "           fix: do this",
+        "           fix: then that",
+    ]
+    weaker = GatewayReport("jail", (Check("a", "network", True),), ("no IPv6: the host has it switched off",))
+    assert doctor._gateway_lines(weaker)[-1].split() == [
+        "NOTE",
+        "not",
+        "on",
+        "this",
+        "host",
+        "no",
+        "IPv6:",
+        "the",
+        "host",
+        "has",
+        "it",
+        "switched",
+        "off",
+    ]
+    assert weaker.usable
+    assert not missing.usable
 
 
 def test_backend_without_a_wall_is_said_to_enforce_nothing_of_files_and_network(examined: Finished) -> None:

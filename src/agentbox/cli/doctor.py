@@ -16,8 +16,9 @@ from agentbox.cli.console import WITHOUT_A_WALL, Progress, errors_are_lines, loa
 from agentbox.records import asdict, dataclass
 
 if TYPE_CHECKING:
+    from agentbox.engine.gateway_check import GatewayReport
     from agentbox.engine.inspection import InterpreterReport
-    from agentbox.isolation.selfcheck import Report
+    from agentbox.isolation.selfcheck import Check, Report
 
 NAME_WIDTH = 30
 
@@ -36,12 +37,12 @@ def doctor(as_json: bool) -> None:
         default = DEFAULT if settings.sandbox_backend == "auto" else settings.sandbox_backend
         progress = Progress()
         try:
-            reports = asyncio.run(
+            reports, gateways = asyncio.run(
                 inspect_backends(settings, lambda name: progress.show(f"{name}: running its self-check ..."))
             )
         finally:
             progress.clear()
-        host = Host(inspect_interpreters(settings), explain_limits())
+        host = Host(inspect_interpreters(settings), explain_limits(), gateways)
     usable = any(report.usable for report in reports if report.backend == default)
     if as_json:
         click.echo(json.dumps(_as_json(reports, host, default, usable), indent=2))
@@ -56,6 +57,7 @@ class Host:
 
     interpreters: list[InterpreterReport]
     control_groups: str
+    gateways: list[GatewayReport]
 
 
 def _as_json(reports: list[Report], host: Host, default: str, usable: bool) -> dict[str, Any]:
@@ -72,13 +74,22 @@ def _as_json(reports: list[Report], host: Host, default: str, usable: bool) -> d
         "backends": backends,
         "interpreters": [asdict(interpreter) for interpreter in host.interpreters],
         "control_groups": host.control_groups,
+        "gateways": {found.backend: _gateway_as_json(found) for found in host.gateways},
     }
+
+
+def _gateway_as_json(found: GatewayReport) -> dict[str, Any]:
+    fields = asdict(found)
+    del fields["backend"]
+    return {"available": found.usable, **fields}
 
 
 def _as_text(reports: list[Report], host: Host, default: str, usable: bool) -> str:
     lines = [f"agentbox {agentbox.__version__} on {platform.system()} {platform.release()} {platform.machine()}", ""]
     for report in reports:
         lines += [*_backend_lines(report, default), ""]
+    for gateway in host.gateways:
+        lines += [*_gateway_lines(gateway), ""]
     lines.append("interpreters of /v1/run:")
     for found in host.interpreters:
         lines.append(_row("MISSING" if found.problem else "OK", found.language, found.problem or _version(found)))
@@ -105,13 +116,30 @@ def _backend_lines(report: Report, default: str) -> list[str]:
         lines.append(_row("OK" if need.met else "MISSING", need.name, need.detail))
         if not need.met and need.fix:
             lines += [f"           fix: {line}" for line in need.fix.splitlines()]
-    failed = [check for check in report.checks if not check.passed]
-    lines += [_row("FAILED", check.name, check.detail) for check in failed]
+    lines += _check_lines(report.checks)
     if report.checks:
-        passed = f"{len(report.checks) - len(failed)} of {len(report.checks)} attempts were refused"
-        lines.append(_row("FAILED" if failed else "OK", "self-check", passed))
         held = "  ".join(f"{resource}={layer}" for resource, layer in asdict(report.enforcement).items())
         lines.append(f"  enforces {held}")
+    return lines
+
+
+def _check_lines(checks: tuple[Check, ...]) -> list[str]:
+    failed = [check for check in checks if not check.passed]
+    lines = [_row("FAILED", check.name, check.detail) for check in failed]
+    if checks:
+        passed = f"{len(checks) - len(failed)} of {len(checks)} attempts went as they must"
+        lines.append(_row("FAILED" if failed else "OK", "self-check", passed))
+    return lines
+
+
+def _gateway_lines(found: GatewayReport) -> list[str]:
+    state = "available" if found.usable else "not available: `net:` rules and allowlists are refused here"
+    lines = [f"way out of {found.backend} through the gateway: {state}"]
+    if found.problem:
+        lines.append(_row("MISSING", "network attachment", found.problem))
+        lines += [f"           fix: {line}" for line in found.fix.splitlines()]
+    lines += _check_lines(found.checks)
+    lines += [_row("NOTE", "not on this host", note) for note in found.notes]
     return lines
 
 

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable
 
 from agentbox.config import Settings
+from agentbox.engine.gateway_check import GatewayReport, inspect_gateway
 from agentbox.errors import AgentboxError
 from agentbox.isolation import registry
 from agentbox.isolation.facilities import Facilities
@@ -16,7 +17,7 @@ from agentbox.isolation.interpreters import INTERPRETERS, locate
 from agentbox.isolation.requirement import Requirement
 from agentbox.isolation.selfcheck import Report, examine
 from agentbox.linux.cgroups import CgroupTree
-from agentbox.models import Enforcement
+from agentbox.models import Enforcement, Layer
 from agentbox.records import dataclass
 
 
@@ -31,26 +32,33 @@ class InterpreterReport:
     fix: str = ""
 
 
-async def inspect_backends(settings: Settings, on_begin: Callable[[str], None]) -> list[Report]:
-    """The report of every backend, in the order of the registry; `on_begin` gets its name before its checks run.
+async def inspect_backends(
+    settings: Settings, on_begin: Callable[[str], None]
+) -> tuple[list[Report], list[GatewayReport]]:
+    """The report of every backend, in the order of the registry, and of the way out of those that hold the network;
+    `on_begin` gets a backend's name before its checks run.
 
     Asking for a diagnosis runs only our own code, so no backend needs a permission. Raises ConfigError when the
     configured Python cannot be used.
     """
     python = await asyncio.to_thread(locate, INTERPRETERS["python"], settings.python)
     facilities = await Facilities.open()
-    reports = []
+    reports: list[Report] = []
+    gateways: list[GatewayReport] = []
     try:
         for name in registry.BACKENDS:
             on_begin(name)
             try:
-                reports.append(await examine(registry.make(name, facilities), python, _directory))
+                backend = registry.make(name, facilities)
+                reports.append(await examine(backend, python, _directory))
+                if reports[-1].usable and backend.claims().network is Layer.KERNEL:
+                    gateways.append(await inspect_gateway(backend, python, _directory))
             except AgentboxError as error:
                 problem = Requirement("self-check", False, error.message, error.hint)
                 reports.append(Report(name, (problem,), (), Enforcement()))
     finally:
         await facilities.close()
-    return reports
+    return reports, gateways
 
 
 @contextlib.asynccontextmanager

@@ -217,6 +217,7 @@ class Walk:
         if rules is None or trace is None or not self._decided.backend.isolated:
             return None
         self._way_out = await self._egress.open(rules, trace.gated)
+        self._decided.warnings.extend(self._way_out.notes)
         return self._way_out
 
     async def _fill(self, tree: Tree) -> None:

@@ -132,6 +132,19 @@ async def probe(backend: Backend, python: Found | None, directory: Directory) ->
     return report.enforcement
 
 
+async def output_of(
+    backend: Backend, python: Found | None, directory: Directory, network: Network, script: str
+) -> bytes:
+    """What a Python program prints in a new box that joins this network. Raises ConfinementError, TimeoutError."""
+
+    @contextlib.asynccontextmanager
+    async def given() -> AsyncIterator[Network]:
+        yield network
+
+    inspector = _Inspector(backend, python or INTERPRETERS["python"].find(sys.executable), directory, given)
+    return await inspector.output(script)
+
+
 class _Inspector:
     def __init__(self, backend: Backend, python: Found, directory: Directory, networks: Networks | None) -> None:
         self._backend = backend
@@ -169,6 +182,11 @@ class _Inspector:
             watch.cancel()
         async with asyncio.timeout(_RUN_SECONDS):
             return ending.status, await output
+
+    async def output(self, script: str) -> bytes:
+        """What a program prints in a box of its own."""
+        async with self._box(_LIMITS) as box:
+            return (await self._run(box, script))[1]
 
     async def inside(self, resources: list[str]) -> list[Check]:
         """Everything that a guest can try by itself."""
