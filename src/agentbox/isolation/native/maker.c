@@ -223,15 +223,16 @@ static char **words(char **text, const char *end, int count)
 }
 
 // Start a program: in a box ('E', whose descriptors begin with the box's init), or a warm interpreter in the nursery's
-// own view ('Z'). `descriptors`: [init of the box,] stdin, stdout, stderr, report or owner's socket, control groups.
+// own view ('Z'). `descriptors`: [init of the box,] stdin, stdout, stderr, report or owner's socket, one that a program
+// in a box shall have as 3 (where `d` is not 0), control groups.
 static void start(const struct head *head, char *text, size_t length, int *descriptors, int count)
 {
-	int in_box = head->op == 'E';
+	int in_box = head->op == 'E', further = in_box && head->d;
 	uint32_t answer = in_box ? 'x' : 'z';
 	pid_t pid = -1;
 	char *end = text + length;
 	char **argv = words(&text, end, head->a), **envp = argv ? words(&text, end, head->b) : NULL;
-	if (!envp || !head->a || count < 4 + in_box) {
+	if (!envp || !head->a || count < 4 + in_box + further) {
 		errno = EINVAL;
 	} else if (!in_box || syscall(SYS_setns, descriptors[0], CLONE_NEWPID) == 0) {
 		pid = fork();
@@ -245,13 +246,13 @@ static void start(const struct head *head, char *text, size_t length, int *descr
 		sigprocmask(SIG_SETMASK, &none, NULL);
 		if (in_box) {
 			int fd = fcntl(report, F_DUPFD_CLOEXEC, 64);
-			int failed = enter(&config, descriptors[0], stdio + 4, count - 5) < 0
-				|| (head->c && limit(RLIMIT_NPROC, head->c) < 0) || place_stdio(stdio) < 0;
+			int failed = enter(&config, descriptors[0], stdio + 4 + further, count - 5 - further) < 0
+				|| (head->c && limit(RLIMIT_NPROC, head->c) < 0) || place_stdio(stdio) < 0
+				|| (further && dup2(stdio[4], 3) < 0);
 			if (!failed) {
-				if (fd != 3)
-					dup3(fd, 3, O_CLOEXEC);
-				fd = 3;
-				syscall(SYS_close_range, 4, ~0u, 0);
+				dup3(fd, 3 + further, O_CLOEXEC);
+				fd = 3 + further;
+				syscall(SYS_close_range, fd + 1, ~0u, 0);
 				execve(argv[0], argv, envp);
 			}
 			dprintf(fd, "%d %s", errno, current_step[0] ? current_step : argv[0]);

@@ -14,6 +14,7 @@ from agentbox.errors import ConfinementError, IsolationError
 from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.plan import LaunchPlan
 from agentbox.isolation.pool.line import Line
+from agentbox.isolation.pool.waiting import within
 from agentbox.linux import seccomp
 from agentbox.records import asdict, dataclass
 
@@ -164,8 +165,7 @@ class Nursery:
         inside = (host_uid, host_gid) if self._rooted else (0, 0)
         try:
             line.send("B", key, (*inside, disk_bytes, inodes))
-            async with asyncio.timeout(_BOX_SECONDS):
-                init_fd, workspace_fd = await made
+            init_fd, workspace_fd = await within(made, _BOX_SECONDS)
         except OSError as error:
             raise IsolationError(f"the maker of boxes is gone: {error}", hint="try again") from error
         finally:
@@ -186,30 +186,31 @@ class Nursery:
         joins: Sequence[int],
         processes: int,
         on_end: OnEnd,
+        further: Sequence[int] = (),
     ) -> int:
         """Start a program in a box, confined; on `report`, a pipe's end, it says why it could not be executed. `joins`
-        are cgroup.procs files. Returns its key. Raises OSError, and ValueError when the words are too many."""
+        are cgroup.procs files; `further` is at most one descriptor, which it gets as its 3. Returns its key. Raises
+        OSError, and ValueError when the words are too many."""
         text, counts = words(argv, env)
-        return self._start("E", counts, processes, text, (box.init_fd, *stdio, report, *joins), on_end)
+        numbers = (*counts, processes, len(further))
+        return self._start("E", numbers, text, (box.init_fd, *stdio, report, *further, *joins), on_end)
 
     def start_zygote(self, path: str, env: Mapping[str, str], owner: int, on_end: OnEnd) -> int:
         """Start a warm interpreter whose owner's end is on the other side of `owner`. Raises OSError."""
         text, counts = words((path, f"{self.plan.workspace}/main.py"), env)
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
-            return self._start("Z", counts, 0, text, (nothing, nothing, 2, owner), on_end)
+            return self._start("Z", counts, text, (nothing, nothing, 2, owner), on_end)
         finally:
             os.close(nothing)
 
-    def _start(
-        self, op: str, counts: tuple[int, int], processes: int, text: bytes, fds: Sequence[int], on_end: OnEnd
-    ) -> int:
+    def _start(self, op: str, numbers: Sequence[int], text: bytes, fds: Sequence[int], on_end: OnEnd) -> int:
         if self._line is None or self._line.closed:
             raise BrokenPipeError("the maker of boxes is gone")
         key = self._next_key()
         self._ends[key] = on_end
         try:
-            self._line.send(op, key, (*counts, processes), text, fds)
+            self._line.send(op, key, numbers, text, fds)
         except BaseException:
             self._ends.pop(key, None)
             raise
