@@ -73,7 +73,9 @@ class Runner:
         self._ceiling = ceiling_of(settings)
         self._policy_ceiling = PolicyCeiling(settings.policy_ceiling)
         self._traces: RunTraces | None = None
-        self._egress = Egress(settings.dns_upstream, stocked=STOCKED if _may_open(settings) else 0)
+        self._egress = Egress(
+            settings.dns_upstream, stocked=STOCKED if _may_open(settings) else 0, boxes=settings.max_concurrent_runs
+        )
         self._guards = Guards(settings.resolved_state_dir() / "guards")
         self.admission = Admission(
             settings.max_concurrent_runs,

@@ -114,6 +114,7 @@ class Walk:
         self._run_id = secrets.token_hex(16)
         self._directory: Path | None = None
         self._box: LiveBox | None = None
+        self._program: Program | None = None
         self._way_out: WayOut | None = None
         self._trace: RunTrace | None = None
         self._made: tuple[tuple[str, ...], ...] = ()
@@ -145,7 +146,8 @@ class Walk:
             details["error"] = error.code if isinstance(error, AgentboxError) else type(error).__name__
             raise
         finally:
-            await to_its_end(self._teardown(exit_code, details))
+            if not self._let_go():
+                await to_its_end(self._teardown(exit_code, details))
 
     async def _begin_trace(self) -> None:
         decided = self._decided
@@ -169,7 +171,10 @@ class Walk:
         directory = str(self._directory / "work") if self._directory else None
         way_out = await self._open_way_out()
         network = way_out.network if way_out else None
-        program = Program(decided.request.owner, tuple(self._argv(WORKSPACE)), self._environment())
+        program = None
+        if not decided.backend.needs_directory:
+            program = Program(decided.request.owner, tuple(self._argv(WORKSPACE)), self._environment())
+        self._program = program
         self._box = box = await decided.backend.launch(confinement, directory, watch, network, program)
         if way_out is not None:
             await way_out.serve(box.unix_listeners)
@@ -242,10 +247,11 @@ class Walk:
             for name in decided.policy.withheld if decided.policy else ():
                 trace.withheld(name)
             trace.check()
+        program = self._program
         ending = await supervise(
             box,
-            self._argv(box.workspace_path),
-            self._environment(),
+            program.argv if program else self._argv(box.workspace_path),
+            program.env if program else self._environment(),
             stdin=decided.request.stdin,
             limits=decided.limits,
             max_total_output_bytes=self._settings.max_total_output_bytes,
@@ -353,6 +359,12 @@ class Walk:
             trace=head,
             egress=self._way_out.traffic() if self._way_out else {},
         )
+
+    def _let_go(self) -> bool:
+        """Whether there is nothing to tear down but a box that needs no waiting for."""
+        if self._trace is not None or self._way_out is not None or self._directory is not None:
+            return False
+        return self._box is None or self._box.let_go()
 
     async def _teardown(self, exit_code: int, details: dict[str, Any]) -> None:
         try:

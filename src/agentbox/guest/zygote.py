@@ -11,6 +11,9 @@ its own, so that the command line, `sys.path` and `__main__` are a run's.
 
 from __future__ import annotations
 
+import atexit
+import gc
+import posix
 import sys
 
 TYPE_CHECKING = False
@@ -21,45 +24,43 @@ if TYPE_CHECKING:
 
 _LIBRARY = "/work/zygote.so"
 _MODULES = "/work/modules"
-_ROOM = 160 * 1024
 
 
 def _zygote() -> Callable[[int], object]:
     """Load, warm up, fork. Returns in a child alone: what it shall run with, and how to end it."""
     import ctypes
-    import gc
     import os
 
     library = ctypes.PyDLL(_LIBRARY)
-    library.zygote_wait.restype = ctypes.c_long
-    library.zygote_wait.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+    library.zygote_wait.restype = ctypes.c_void_p
     with open(_MODULES, encoding="utf-8") as file:
         for name in file.read().split():
             try:
                 __import__(name)
             except Exception as error:  # a module that is not there must not take the pool down
                 os.write(2, f"agentbox: AGENTBOX_POOL_MODULES: {name}: {error}\n".encode())
-    buffer = ctypes.create_string_buffer(_ROOM)
-    counts = (ctypes.c_long * 2)()
+    counts = (ctypes.c_long * 3)()
     after_fork = ctypes.pythonapi.PyOS_AfterFork_Child
     # The first compile() and the first traceback of a process make tables that every run needs.
-    _rehearse(os)
+    _rehearse(os, "print(1)\nx = [i * i for i in range(9)]\ndef f(a):\n  return a\nclass A: pass\nf(1)", "1 / 0")
     gc.collect()
     gc.freeze()
     gc.disable()
     if library.zygote_loop() != 0:
         os._exit(0)
     after_fork()
-    _rehearse(os)
-    length = library.zygote_wait(buffer, _ROOM, counts)
-    if length < 0:
+    # Pages that every run writes to are copied now, before it comes.
+    exec(compile("1", "main.py", "exec"), {})  # noqa: S102
+    text = library.zygote_wait(counts)
+    if text is None:
         os._exit(0)
-    words = buffer.raw[:length].split(b"\0")
-    arguments, variables = counts[0], counts[1]
-    for word in words[arguments : arguments + variables]:
-        key, _, value = word.partition(b"=")
-        os.environb[key] = value
-    sys.argv[1:] = [os.fsdecode(word) for word in words[:arguments]]
+    arguments, variables, length = counts
+    if length:
+        words = ctypes.string_at(text, length).split(b"\0")
+        for word in words[arguments : arguments + variables]:
+            key, _, value = word.partition(b"=")
+            os.environb[key] = value
+        sys.argv[1:] = [os.fsdecode(word) for word in words[:arguments]]
     if "random" in sys.modules:
         # What the rehearsal and the zygote drew must not be drawn again.
         sys.modules["random"].seed()
@@ -67,14 +68,14 @@ def _zygote() -> Callable[[int], object]:
     return library.zygote_finish
 
 
-def _rehearse(os: ModuleType) -> None:
+def _rehearse(os: ModuleType, *texts: str) -> None:
     """Run and print into nothing."""
     kept = [os.dup(1), os.dup(2)]
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)
     try:
-        for text in ("print(1)\nx = [i * i for i in range(9)]\ndef f(a):\n  return a\nclass A: pass\nf(1)", "1 / 0"):
+        for text in texts:
             try:
                 exec(compile(text, "main.py", "exec"), {"__name__": "__main__"})  # noqa: S102
             except Exception:
@@ -90,19 +91,30 @@ def _run(path: str, names: dict[str, Any]) -> int:
     """Run the file at `path` as `__main__`, whose names are `names`; the status to end with, or a signal's negative."""
     try:
         try:
-            with open(path, "rb") as file:
-                source = file.read()
-            code = compile(source, path, "exec", dont_inherit=True)
+            code = compile(_content(path), path, "exec", dont_inherit=True)
         except FileNotFoundError as error:
             sys.stderr.write(f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}\n")
             return 2
-        del source
         exec(code, names)  # noqa: S102
     except SystemExit as error:
         return _status(error.code)
     except BaseException:
         return _uncaught(1)
     return 0
+
+
+def _content(path: str) -> bytes:
+    """What is in a file, without the objects that `open` makes."""
+    fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+    try:
+        parts = []
+        while True:
+            part = posix.read(fd, posix.fstat(fd).st_size + 1)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
+    finally:
+        posix.close(fd)
 
 
 def _status(code: object) -> int:
@@ -151,8 +163,6 @@ def _end(status: int, names: dict[str, Any], known: set[str], finish: Callable[[
             threading._shutdown()
         except BaseException:
             sys.excepthook(*_current())
-    import atexit
-
     try:
         atexit._run_exitfuncs()
     except BaseException:
@@ -164,8 +174,6 @@ def _end(status: int, names: dict[str, Any], known: set[str], finish: Callable[[
         module = sys.modules.get(name)
         if module is not None and hasattr(module, "__dict__"):
             _empty(vars(module))
-    import gc
-
     gc.collect()
     status = _flushed(status)
     if status < 0:

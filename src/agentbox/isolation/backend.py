@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Protocol
 
-    from agentbox.isolation.boxes import Box, CommandExit
+    from agentbox.isolation.boxes import CommandExit
     from agentbox.isolation.facilities import Facilities
     from agentbox.isolation.network import Network
     from agentbox.isolation.plan import GuardView, LaunchPlan, WorkspaceView
@@ -31,13 +31,93 @@ _MIB = 1 << 20
 _MEMORY_POLL_SECONDS = 0.05
 
 
+class ShownPlan(Protocol):
+    """What of a box's plan is asked for when it is there: the rest is behind it."""
+
+    @property
+    def workspace(self) -> str:
+        """Where its programs see the workspace."""
+
+    @property
+    def namespaces(self) -> bool:
+        """Whether it has namespaces of its own."""
+
+    @property
+    def host_uid(self) -> int:
+        """uid of its programs as the host sees them."""
+
+    @property
+    def host_gid(self) -> int:
+        """gid of its programs as the host sees them."""
+
+
+class AnyBox(Protocol):
+    """What boxes.Box and pool/box.py have in common; see there."""
+
+    workspace_fd: int
+    oom: bool
+    processes: int | None
+
+    @property
+    def plan(self) -> ShownPlan:
+        """What of its plan is asked for."""
+
+    @property
+    def channel(self) -> socket.socket | None:
+        """The listener of guards."""
+
+    @property
+    def unix_listeners(self) -> Mapping[str, socket.socket]:
+        """Listeners inside, by path."""
+
+    async def start(
+        self, argv: Sequence[str], env: dict[str, str], cwd: str, stdio: Sequence[int]
+    ) -> asyncio.Future[CommandExit]:
+        """Start a program; the future tells its end. Raises OSError."""
+
+    async def start_with_signals(
+        self, argv: Sequence[str], env: dict[str, str], cwd: str, stdio: Sequence[int]
+    ) -> tuple[int, asyncio.Future[CommandExit]]:
+        """As `start`, with an id for `signal`. Raises OSError."""
+
+    async def start_on_terminal(
+        self,
+        argv: Sequence[str],
+        env: dict[str, str],
+        cwd: str,
+        size: tuple[int, int],
+        instead: Mapping[int, int] | None = None,
+    ) -> tuple[int, asyncio.Future[CommandExit], int]:
+        """As `start`, on a terminal of the box. Raises OSError."""
+
+    async def signal(self, key: int, number: int) -> None:
+        """Send a signal to a program's process group."""
+
+    async def show(self, view: WorkspaceView) -> None:
+        """Say what a staged box shows of its workspace."""
+
+    async def judged(self) -> None:
+        """Wait for what the exec judge has to say."""
+
+    def kill(self) -> None:
+        """Begin killing everything in it."""
+
+    async def kill_programs(self) -> None:
+        """Kill everything that runs in it."""
+
+    async def destroy(self) -> None:
+        """Kill, wait, release."""
+
+
 class LiveBox:
     """A box that was built for one run: starts programs, watches memory, reads counters, dies completely.
 
     `workspace_fd` stays readable after everything in the box was killed, until `destroy`.
     """
 
-    def __init__(self, box: Box, confinement: Confinement, cgroup: Cgroup | None, on_gone: Callable[[], None]) -> None:
+    def __init__(
+        self, box: AnyBox, confinement: Confinement, cgroup: Cgroup | None, on_gone: Callable[[], None]
+    ) -> None:
         self._box = box
         self._cgroup = cgroup
         self._confinement = confinement
@@ -160,6 +240,10 @@ class LiveBox:
     async def gone(self) -> None:
         """Kill and wait until nothing of the box is left but its control group, which `destroy` removes."""
         await self._box.destroy()
+
+    def let_go(self) -> bool:
+        """Whether somebody else sees to it from now on that the box is destroyed; else `destroy` must be called."""
+        return False
 
     async def destroy(self) -> None:
         """Kill, wait, release. May be called twice; does not raise."""

@@ -10,7 +10,7 @@ import os
 from agentbox.errors import ConfinementError
 from agentbox.light import contextlib
 from agentbox.linux.cgroup_owners import kill_members, remove
-from agentbox.linux.cgroupfs import DIRECTORY, apply, read_text
+from agentbox.linux.cgroupfs import DIRECTORY, apply, members
 from agentbox.records import dataclass, field
 
 TYPE_CHECKING = False
@@ -97,6 +97,10 @@ class Cgroup:
         self._stat_fd = -1
         self._sampled_peak = 0
         self._peak_counted: bool | None = None
+        # Files that are read for every box, and what counters that the kernel does not reset said at its beginning.
+        self._readers: dict[str, int] = {}
+        self._cpu_before = 0.0
+        self._oom_before = 0
         self._final: CgroupUsage | None = None
         # A poll on one thread must not read a descriptor that another thread closes, and the kernel gives away again.
         self._lock = _thread.allocate_lock()
@@ -132,7 +136,7 @@ class Cgroup:
         if self._final is not None:
             return self._final.oom_kills
         hierarchy = self._ownership.hierarchy("memory")
-        return 0 if hierarchy is None else self._keyed(hierarchy, self._ownership.dialect.OOM_FILE, "oom_kill")
+        return 0 if hierarchy is None else self._oom_kills(hierarchy) - self._oom_before
 
     def set_limits(self, limits: CgroupLimits) -> None:
         """Change the limits of a living box.
@@ -140,8 +144,33 @@ class Cgroup:
         Raises ConfinementError when the kernel refuses, which it does for memory already in use; the limits before
         are then in force for whatever was not changed yet.
         """
+        if limits == self._limits:
+            return
         self._apply(limits, raised=limits.memory_bytes > self._limits.memory_bytes)
         self._limits = limits
+
+    def begin_anew(self) -> bool:
+        """Make these the groups of another box, with counters that begin anew, when everything in them is gone. False
+        where that is not so, or where this kernel cannot: then `destroy`. Never raises."""
+        try:
+            if self._final is not None or not self._reset():
+                return False
+        except OSError:
+            return False
+        self._sampled_peak = 0
+        return True
+
+    def _reset(self) -> bool:
+        # A process is in all of them or in none.
+        if members(self._box_id, self._made[0].fd):
+            return False
+        memory = self._ownership.hierarchy("memory")
+        if memory is not None:
+            if not self._ownership.dialect.reset_peak(self._reader(memory, self._ownership.dialect.USAGE_PEAK)):
+                return False
+            self._oom_before = self._oom_kills(memory)
+        self._cpu_before += self._cpu_ms() or 0.0
+        return True
 
     def kill(self) -> None:
         """Kill every process in the box; bounded to about 2 s. Never raises."""
@@ -198,7 +227,22 @@ class Cgroup:
         return os.open(f"{self._box_id}/{file}", flags | os.O_CLOEXEC, dir_fd=hierarchy.fd)
 
     def _read(self, hierarchy: Hierarchy, file: str) -> str:
-        return read_text(f"{self._box_id}/{file}", hierarchy.fd)
+        return os.pread(self._reader(hierarchy, file), _STAT_BYTES, 0).decode()
+
+    def _reader(self, hierarchy: Hierarchy, file: str) -> int:
+        fd = self._readers.get(file)
+        if fd is None:
+            # A descriptor that may write too can reset a counter.
+            flags = os.O_RDWR if file == self._ownership.dialect.USAGE_PEAK else os.O_RDONLY
+            try:
+                fd = self._open(hierarchy, file, flags)
+            except PermissionError:
+                fd = self._open(hierarchy, file, os.O_RDONLY)
+            self._readers[file] = fd
+        return fd
+
+    def _oom_kills(self, hierarchy: Hierarchy) -> int:
+        return self._keyed(hierarchy, self._ownership.dialect.OOM_FILE, "oom_kill")
 
     def _keyed(self, hierarchy: Hierarchy, file: str, key: str) -> int:
         for line in self._read(hierarchy, file).splitlines():
@@ -209,9 +253,9 @@ class Cgroup:
 
     def _cpu_ms(self) -> float | None:
         if self._ownership.version == "v2":
-            return self._keyed(self._ownership.hierarchies[0], "cpu.stat", "usage_usec") / 1e3
+            return self._keyed(self._ownership.hierarchies[0], "cpu.stat", "usage_usec") / 1e3 - self._cpu_before
         hierarchy = self._ownership.hierarchy("cpuacct")
-        return None if hierarchy is None else int(self._read(hierarchy, "cpuacct.usage")) / 1e6
+        return None if hierarchy is None else int(self._read(hierarchy, "cpuacct.usage")) / 1e6 - self._cpu_before
 
     def _max_memory_bytes(self) -> int | None:
         hierarchy = self._ownership.hierarchy("memory")
@@ -245,7 +289,8 @@ class Cgroup:
             return CgroupUsage(None, None, 0)
 
     def _close_fds(self) -> None:
-        fds, self._fds, stat_fd, self._stat_fd = self._fds, [], self._stat_fd, -1
+        fds, self._fds, stat_fd, self._stat_fd = [*self._fds, *self._readers.values()], [], self._stat_fd, -1
+        self._readers.clear()
         for fd in (*fds, stat_fd):
             if fd >= 0:
                 with contextlib.suppress(OSError):

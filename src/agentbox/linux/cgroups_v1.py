@@ -73,6 +73,13 @@ def settle(place: Place) -> Place:
     return place
 
 
+def reset_peak(fd: int) -> bool:
+    """Let the highest use, which this descriptor of USAGE_PEAK tells, begin anew; False where the kernel cannot.
+    Raises OSError."""
+    os.pwrite(fd, b"0", 0)
+    return True
+
+
 def settings(place: Place, memory_bytes: int, pids: int, cpus: float, *, raised: bool) -> tuple[Setting, ...]:
     """Return the values that hold the limits; `raised`: the memory limit in force is lower than the new one."""
     plan: list[Setting] = []

@@ -78,6 +78,17 @@ def prepare(directory: str, controllers: frozenset[str]) -> frozenset[str]:
     return controllers & _words(f"{directory}/cgroup.subtree_control")
 
 
+def reset_peak(fd: int) -> bool:
+    """Let the highest use, which this descriptor of USAGE_PEAK tells, begin anew; False where the kernel cannot.
+    Raises OSError."""
+    # Linux 6.12: for readers of this descriptor. Before, the file cannot be written.
+    try:
+        os.pwrite(fd, b"reset\n", 0)
+    except OSError:
+        return False
+    return True
+
+
 def settings(place: Place, memory_bytes: int, pids: int, cpus: float, *, raised: bool) -> tuple[Setting, ...]:
     """Return the values that hold the limits; the order does not depend on `raised` in version 2."""
     del raised

@@ -82,30 +82,30 @@ int zygote_loop(void)
 	}
 }
 
-// In a child: say that it is ready, and wait for what it shall run: the text of the message, its length returned.
-// `counts` are the numbers of arguments and variables in it. -1 when the owner is gone.
-long zygote_wait(char *buffer, size_t room, long *counts)
+// In a child: say that it is ready, and wait for what it shall run: the text of the message. `counts` become the numbers
+// of arguments and variables in it, and its length. NULL when the owner is gone.
+const char *zygote_wait(long *counts)
 {
 	int descriptors[MAX_DESCRIPTORS], count;
 	struct head head;
 	static char message[MAX_MESSAGE];
 	if (tell(owner, (struct head){'r', 0, 0, 0, 0, 0}, NULL, NULL, 0) < 0)
-		return -1;
+		return NULL;
 	ssize_t length = receive(owner, message, sizeof message, descriptors, &count);
-	if (length < (ssize_t)sizeof head || count != 3 || (size_t)length - sizeof head > room)
-		return -1;
+	if (length < (ssize_t)sizeof head || count != 3)
+		return NULL;
 	memcpy(&head, message, sizeof head);
-	memcpy(buffer, message + sizeof head, length - sizeof head);
 	if (place_stdio(descriptors) < 0)
-		return -1;
+		return NULL;
 	while (count)
 		if (descriptors[--count] > 2)
 			close(descriptors[count]);
 	if (head.c && limit(RLIMIT_NPROC, head.c) < 0)
-		return -1;
+		return NULL;
 	counts[0] = head.a;
 	counts[1] = head.b;
-	return length - sizeof head;
+	counts[2] = length - sizeof head;
+	return message + sizeof head;
 }
 
 // In a child: everything is written; the owner need not wait until this process is taken apart.

@@ -8,14 +8,16 @@ import contextlib
 import errno
 import os
 import signal
+import socket
 import stat
 from collections.abc import Mapping, Sequence
 
 from agentbox.errors import ConfinementError, IsolationError
 from agentbox.isolation.boxes import CommandExit
-from agentbox.isolation.plan import LaunchPlan, WorkspaceView
+from agentbox.isolation.plan import WorkspaceView
 from agentbox.isolation.pool.line import MAX_MESSAGE_BYTES, Line
 from agentbox.isolation.pool.nursery import MadeBox, Nursery, socket_pair, words
+from agentbox.isolation.pool.waiting import within
 from agentbox.isolation.pool.zygote import Zygote
 from agentbox.records import dataclass
 
@@ -41,14 +43,26 @@ class WarmProgram:
         return not any(name.startswith(cold_names) for name, value in env.items() if self.env.get(name, None) != value)
 
 
+class PooledPlan:
+    """What LiveBox asks of a plan; a LaunchPlan for each box would cost more than the question."""
+
+    __slots__ = ("host_gid", "host_uid", "namespaces", "workspace")
+
+    def __init__(self, workspace: str, host_uid: int, host_gid: int) -> None:
+        self.workspace = workspace
+        self.host_uid = host_uid
+        self.host_gid = host_gid
+        self.namespaces = True
+
+
 class PooledBox:
     """One box of a nursery. `kill_programs` returns when nothing in it runs any more; `destroy` when it is gone."""
 
-    def __init__(self, nursery: Nursery, made: MadeBox, plan: LaunchPlan, joins: Sequence[int], processes: int) -> None:
-        self.plan = plan
+    def __init__(self, nursery: Nursery, made: MadeBox, joins: Sequence[int], processes: int) -> None:
+        self.plan = PooledPlan(nursery.plan.workspace, made.host_uid, made.host_gid)
         self.oom = False
         self.channel = None
-        self.unix_listeners: dict[str, object] = {}
+        self.unix_listeners: dict[str, socket.socket] = {}
         self.workspace_fd = made.workspace_fd
         self.processes: int | None = None
         self.process_limit = processes
@@ -78,8 +92,7 @@ class PooledBox:
         try:
             with theirs:
                 zygote.fork(self._made, theirs.fileno(), self._joins, self._child_ended)
-            async with asyncio.timeout(_CHILD_SECONDS):
-                await ready
+            await within(ready, _CHILD_SECONDS)
         except OSError as error:
             if isinstance(error, TimeoutError):
                 raise IsolationError("a warm child did not become ready", hint="try again") from None
@@ -167,7 +180,14 @@ class PooledBox:
         """See boxes.Box. A pooled box serves single runs: nobody sends signals to parts of it."""
         raise NotImplementedError
 
-    async def start_on_terminal(self, *_: object) -> tuple[int, asyncio.Future[CommandExit], int]:
+    async def start_on_terminal(
+        self,
+        argv: Sequence[str],
+        env: dict[str, str],
+        cwd: str,
+        size: tuple[int, int],
+        instead: Mapping[int, int] | None = None,
+    ) -> tuple[int, asyncio.Future[CommandExit], int]:
         """See boxes.Box. A pooled box has no terminals to give."""
         raise NotImplementedError
 
@@ -225,8 +245,7 @@ class PooledBox:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._made.init_fd, signal.SIGUSR1)
             try:
-                async with asyncio.timeout(_COUNT_SECONDS):
-                    await asyncio.shield(self._silent)
+                await within(self._silent, _COUNT_SECONDS)
             except TimeoutError:
                 self.kill()
                 async with asyncio.timeout(_GONE_SECONDS):

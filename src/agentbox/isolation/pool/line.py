@@ -15,8 +15,9 @@ _HEAD = struct.Struct("=II4q")
 MAX_MESSAGE_BYTES = 160 * 1024
 _MAX_DESCRIPTORS = 12
 _INTS = struct.Struct("=i")
-# So many messages are read before the loop gets its turn.
-_BATCH = 64
+_ANCILLARY_BYTES = socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS)
+# What comes from the other end is short; a longer message loses its tail, which is text for people.
+_MAX_REPORT_BYTES = 4096
 
 Received = Callable[[str, int, Sequence[int], bytes, list[int]], None]
 
@@ -36,32 +37,26 @@ class Line:
         self._loop.add_reader(sock.fileno(), self._readable)
 
     def _readable(self) -> None:
-        for _ in range(_BATCH):
-            try:
-                data, ancillary, _, _ = self._sock.recvmsg(
-                    MAX_MESSAGE_BYTES, socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS), socket.MSG_CMSG_CLOEXEC
-                )
-            except BlockingIOError:
-                return
-            except OSError:
-                data, ancillary = b"", []
-            descriptors: list[int] = []
-            for level, kind, payload in ancillary:
-                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                    descriptors += (fd for (fd,) in _INTS.iter_unpack(payload[: len(payload) // 4 * 4]))
-            if len(data) < _HEAD.size:
-                for fd in descriptors:
-                    os.close(fd)
-                if not data:
-                    self.close()
-                    self._on_gone()
-                    return
-                continue
-            op, key, *numbers = _HEAD.unpack_from(data)
-            # A guest holds one end of some lines, so nothing in it may be more than wrong.
-            self._on_message(chr(op) if op < 128 else "?", key, numbers, data[_HEAD.size :], descriptors)
-            if self.closed:
-                return
+        try:
+            data, ancillary, _, _ = self._sock.recvmsg(_MAX_REPORT_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, ancillary = b"", []
+        descriptors: list[int] = []
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptors += (fd for (fd,) in _INTS.iter_unpack(payload[: len(payload) // 4 * 4]))
+        if len(data) < _HEAD.size:
+            for fd in descriptors:
+                os.close(fd)
+            if not data:
+                self.close()
+                self._on_gone()
+            return
+        op, key, *numbers = _HEAD.unpack_from(data)
+        # A guest holds one end of some lines, so nothing in it may be more than wrong.
+        self._on_message(chr(op) if op < 128 else "?", key, numbers, data[_HEAD.size :], descriptors)
 
     @staticmethod
     def pack(op: str, key: int, numbers: Sequence[int]) -> bytes:

@@ -18,12 +18,14 @@ from agentbox.isolation.pool.box import COLD_NAMES, PooledBox, WarmProgram
 from agentbox.isolation.pool.nursery import LIBRARY, MAKER, Nursery
 from agentbox.isolation.pool.shape import PoolShape
 from agentbox.isolation.pool.zygote import Zygote
+from agentbox.linux.cgroups import Cgroup, CgroupLimits, CgroupTree
 from agentbox.models import Confinement
-from agentbox.records import dataclass, replace
+from agentbox.records import dataclass
 
 _log = logging.getLogger("agentbox.pool")
 # A maker or an interpreter that cannot be started is tried again after so long.
 _RETRY_SECONDS = 5.0
+_KEPT_CGROUPS = 64
 
 
 @dataclass(slots=True)
@@ -36,8 +38,10 @@ class _Stocked:
 class PooledLiveBox(LiveBox):
     """A live box of the pool. Its last processes are taken apart after its result is known; the pool waits for that."""
 
-    def __init__(self, pool: WarmPool, box: PooledBox, confinement: Confinement, cgroup: object, start: str) -> None:
-        super().__init__(box, confinement, cgroup, lambda: pool.give_back(box))  # type: ignore[arg-type]
+    def __init__(
+        self, pool: WarmPool, box: PooledBox, confinement: Confinement, cgroup: Cgroup | None, start: str
+    ) -> None:
+        super().__init__(box, confinement, cgroup, lambda: pool.give_back(box))
         self._pool = pool
         self.pooled = box
         self.start_kind = start
@@ -50,8 +54,13 @@ class PooledLiveBox(LiveBox):
             self.pooled.process_limit = confinement.limits.pids + 1
             self._confinement = confinement
 
+    def let_go(self) -> bool:
+        """See LiveBox: the pool waits for its end."""
+        self._pool.bury(self)
+        return True
+
     async def destroy(self) -> None:
-        """See LiveBox; returns when nothing in it runs any more, and leaves the rest to the pool."""
+        """See LiveBox."""
         self._pool.bury(self)
 
     async def taken_apart(self) -> None:
@@ -60,7 +69,13 @@ class PooledLiveBox(LiveBox):
 
     async def end(self) -> None:
         """What `destroy` leaves to the pool."""
-        await super().destroy()
+        try:
+            await self.pooled.destroy()
+        finally:
+            cgroup, self._cgroup = self._cgroup, None
+            if cgroup is not None:
+                await self._pool.take_back(cgroup)
+            self._on_gone()
 
 
 class WarmPool:
@@ -84,6 +99,8 @@ class WarmPool:
         self._starting: asyncio.Task[None] | None = None
         self._stock: OrderedDict[str, _Stocked] = OrderedDict()
         self._burials: set[asyncio.Task[None]] = set()
+        # Control groups cost more to make than to use again.
+        self._cgroups: list[Cgroup] = []
         self._closed = False
 
     @staticmethod
@@ -175,11 +192,10 @@ class WarmPool:
         cgroup = box = None
         try:
             if facilities.cgroups is not None:
-                cgroup = facilities.cgroups.create(os.urandom(8).hex(), cgroup_limits(limits))
+                cgroup = self._group(facilities.cgroups, cgroup_limits(limits))
             joins = cgroup.attach_fds() if cgroup is not None else ()
-            plan = replace(self._plan, host_uid=uid, host_gid=gid)
             made = await nursery.make_box(*disk_of(limits), uid, gid)
-            box = PooledBox(nursery, made, plan, joins, limits.pids + 1)
+            box = PooledBox(nursery, made, joins, limits.pids + 1)
             if zygote is not None:
                 await box.warm(zygote, self._program)
         except BaseException:
@@ -190,6 +206,20 @@ class WarmPool:
             facilities.ids.give_back(uid)
             raise
         return PooledLiveBox(self, box, confinement, cgroup, "forked" if zygote is not None else "made")
+
+    def _group(self, tree: CgroupTree, limits: CgroupLimits) -> Cgroup:
+        if self._cgroups:
+            cgroup = self._cgroups.pop()
+            cgroup.set_limits(limits)
+            return cgroup
+        return tree.create(os.urandom(8).hex(), limits)
+
+    async def take_back(self, cgroup: Cgroup) -> None:
+        """The control groups of a box that is gone: kept for another one, with counters that begin anew, or removed."""
+        if len(self._cgroups) < _KEPT_CGROUPS and not self._closed and cgroup.begin_anew():
+            self._cgroups.append(cgroup)
+        else:
+            await asyncio.to_thread(cgroup.destroy)
 
     def give_back(self, box: PooledBox) -> None:
         """The box is gone."""
@@ -282,6 +312,9 @@ class WarmPool:
         self._stock.clear()
         while self._burials:
             await asyncio.gather(*self._burials, return_exceptions=True)
+        kept, self._cgroups = self._cgroups, []
+        for cgroup in kept:
+            await asyncio.to_thread(cgroup.destroy)
         if self._nursery is not None:
             nursery, self._nursery = self._nursery, None
             with contextlib.suppress(IsolationError):

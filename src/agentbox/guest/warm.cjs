@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT
+// A warm Node: the program that a Node in stock runs in place of a guest's (isolation/pool/node_box.py).
+//
+// It goes once through what a program's first steps load, then blocks until its owner says with which arguments and
+// variables to run; from there on it is `node main.js`, by the same way through the module loader that Node's own main
+// script takes. What differs from a new Node is in docs/guide/warm-pool.md. CommonJS, any Node from 16 on.
+'use strict'
+
+const fs = require('fs')
+const Module = require('module')
+const path = require('path')
+
+const LINE = 3
+// As native/box.h has it: op and id of 32 bits, four numbers of 64.
+const HEAD = 40
+const ROOM = 160 * 1024
+// What programs use first. Names that a version of Node does not have are passed over.
+const LOADED = [
+  'assert', 'async_hooks', 'child_process', 'crypto', 'events', 'fs/promises', 'http', 'net', 'os', 'perf_hooks',
+  'readline', 'stream', 'stream/promises', 'string_decoder', 'timers/promises', 'tty', 'url', 'util', 'vm',
+  'worker_threads', 'zlib',
+]
+const { fstatSync, writeSync } = fs
+const { reallyExit } = process
+
+function message(op, number) {
+  const head = Buffer.alloc(HEAD)
+  head.writeUInt32LE(op.charCodeAt(0), 0)
+  head.writeInt32LE(number, 8)
+  return head
+}
+
+function load() {
+  for (const name of LOADED) {
+    try {
+      require(name)
+    } catch {}
+  }
+}
+
+// The first line that a process prints, the first error that it shows and the first timer take longest.
+function rehearse() {
+  const { Console } = require('console')
+  const { Writable } = require('stream')
+  const nothing = new Writable({ write: (chunk, encoding, done) => done() })
+  const out = new Console(nothing)
+  class Shown {
+    constructor() {
+      this.list = [1, 'two', { three: null }]
+    }
+  }
+  for (const thing of ['%s %d', new Shown(), new Map([[1, new Set([2])]]), new Error('shown'), Promise.resolve(), rehearse]) {
+    out.log(thing, 1)
+    out.error(`${thing}`)
+  }
+  out.table([{ a: 1 }])
+  clearTimeout(setTimeout(rehearse, 1))
+  clearImmediate(setImmediate(rehearse))
+  require('vm').runInThisContext('(async () => { for (const one of [1]) await one })')()
+  // A stream to the pipe that is stdout. It is opened anew, since a stream changes the mode of what it is given, and
+  // nothing is written.
+  const socket = new (require('net').Socket)({
+    fd: fs.openSync('/proc/self/fd/1', 'w'),
+    readable: false,
+    writable: true,
+  })
+  socket.write('')
+  socket.destroy()
+}
+
+function told() {
+  const text = Buffer.allocUnsafeSlow(ROOM)
+  writeSync(LINE, message('r', 0))
+  for (;;) {
+    let length
+    try {
+      length = fs.readSync(LINE, text)
+    } catch (error) {
+      if (error.code === 'EINTR') continue
+      throw error
+    }
+    // Nobody is there any more who could say anything.
+    if (length < HEAD) reallyExit(0)
+    const count = text.readInt32LE(8)
+    const words = text.toString('utf8', HEAD, length).split('\0')
+    return { argv: words.slice(0, count), env: words.slice(count, count + text.readInt32LE(16)) }
+  }
+}
+
+// The owner need not wait until an engine with all its memory is taken apart: it is told as soon as nothing of the
+// program is left to run or to be written. Where that is not sure, nothing is said, and the end itself tells.
+function tellTheEnd() {
+  const { ino } = fstatSync(LINE)
+  const tell = (code) => {
+    try {
+      // The program may have closed it, and something else may have its number.
+      if (fstatSync(LINE).ino === ino && fstatSync(LINE).isSocket()) writeSync(LINE, message('x', code))
+    } catch {}
+  }
+  const native = () => Object.keys(Module._cache).some((name) => name.endsWith('.node'))
+  const exit = function reallyExit(code) {
+    if (!native()) tell(code)
+    Reflect.apply(realExit, process, [code])
+  }
+  const realExit = reallyExit
+  process.reallyExit = exit
+  const { emit } = Object.getPrototypeOf(Object.getPrototypeOf(process))
+  let saidOnce = false
+  // Node asks for `emit` when there is nothing left to do. With 1 it may also be about to show an error.
+  Object.defineProperty(process, 'emit', {
+    configurable: true,
+    enumerable: false,
+    get() {
+      const code = process.exitCode === undefined ? 0 : process.exitCode
+      if (
+        !saidOnce &&
+        process._exiting === true &&
+        process.reallyExit === exit &&
+        process.listenerCount('exit') === 0 &&
+        Number.isInteger(code) &&
+        code !== 1 &&
+        !native()
+      ) {
+        saidOnce = true
+        tell(code)
+      }
+      return emit
+    },
+    set(value) {
+      Object.defineProperty(process, 'emit', { configurable: true, enumerable: true, writable: true, value })
+    },
+  })
+}
+
+function become({ argv, env }) {
+  const home = process.env.HOME
+  for (const word of env) {
+    const at = word.indexOf('=')
+    process.env[word.slice(0, at)] = word.slice(at + 1)
+  }
+  if (process.env.HOME !== home) Module._initPaths()
+  const main = path.join(path.dirname(__filename), 'main.js')
+  process.argv[1] = main
+  process.argv.push(...argv)
+  delete Module._cache[__filename]
+  for (const key of Object.keys(Module._pathCache)) {
+    if (Module._pathCache[key] === __filename) delete Module._pathCache[key]
+  }
+  process.mainModule = undefined
+  delete process.mainModule
+  return main
+}
+
+function begin() {
+  const main = become(told())
+  tellTheEnd()
+  // Not from here, or the functions of this file would stand in every error that the program shows.
+  process.nextTick(Module.runMain.bind(Module), main)
+  ;/^/.exec('')
+}
+
+load()
+try {
+  rehearse()
+} catch {}
+// Before the event loop begins, as a program does: what is waited for here comes without it.
+import('data:text/javascript,').then(
+  () => process.nextTick(begin),
+  () => process.nextTick(begin),
+)
