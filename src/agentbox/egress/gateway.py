@@ -41,6 +41,7 @@ from agentbox.egress.names import SyntheticNames, is_synthetic
 from agentbox.egress.pipes import Pipes, Room
 from agentbox.egress.resolver import Resolver
 from agentbox.egress.rules import EgressRules, Verdict
+from agentbox.egress.shares import Budget, Share
 from agentbox.egress.stream import Relay
 from agentbox.egress.target import Denied, Reached, Target, denial_of
 from agentbox.egress.upstream import Upstream
@@ -89,9 +90,10 @@ class Gateway:
         limits: Limits | None = None,
         destination: Destination = original_destination,
         pipes: Pipes | None = None,
+        share: Share | None = None,
     ) -> None:
         """`destination` tells where an accepted connection was meant to go; `pipes` may be shared by all gateways of a
-        process."""
+        process, and `share` is what this one may hold beside them."""
         self.rules = rules
         self.names = SyntheticNames() if names is None else names
         self._on_event = on_event
@@ -102,6 +104,7 @@ class Gateway:
         self._destination = destination
         self._pipes = pipes or Pipes()
         self._owns_pipes = pipes is None
+        self._share = share or Budget(self._limits.connections, 1).share()
         self._counts: dict[str, HostCount] = {}
         self._open: dict[Relay, None] = {}
         self._pressed: dict[Crossing, float] = {}
@@ -181,6 +184,7 @@ class Gateway:
             handle.cancel()
         for relay in list(self._open):
             relay.abort()
+        self._share.end()
         if self._resolver is not None:
             await self._resolver.close()
         self._tell_dropped()
@@ -237,7 +241,8 @@ class Gateway:
                 self._after_failed_accept(listener, error)
                 return
             guest.setblocking(False)
-            if len(self._open) >= self._limits.connections or guest.fileno() >= _most_descriptors():
+            full = len(self._open) >= self._limits.connections or not self._share.has_room
+            if full or guest.fileno() >= _most_descriptors():
                 self._overfull(guest)
                 continue
             try:
@@ -262,8 +267,10 @@ class Gateway:
             self._room.loop.add_reader(listener.fileno(), self._accept, listener)
 
     def _overfull(self, guest: socket.socket) -> None:
-        reason = f"there are {len(self._open)} connections open, as many as there may be"
-        hint = "close connections that are not used any more"
+        reason = "there are as many connections open as this box may have"
+        hint = (
+            f"close some of its {len(self._open)} that are not used any more; boxes of this host share its descriptors"
+        )
         self.tell(EgressEvent("net.connect", "", False, reason=reason, hint=hint))
         assert self._room is not None
         Relay(self._room, guest, lambda _: None).abort()
@@ -274,6 +281,7 @@ class Gateway:
             guest.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         crossing = Crossing(self._room, guest, target, self, self._forget)
         self._open[crossing] = None
+        self._share.take()
         return crossing
 
     def _take_stream(self, guest: socket.socket) -> None:
@@ -405,7 +413,9 @@ class Gateway:
     # Counting
 
     def _forget(self, relay: Relay) -> None:
-        self._open.pop(relay, None)
+        if relay in self._open:
+            del self._open[relay]
+            self._share.give_back()
         if not isinstance(relay, Crossing):
             return
         self._pressed.pop(relay, None)

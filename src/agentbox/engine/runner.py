@@ -139,23 +139,31 @@ class Runner:
 
     async def _open_pool(self) -> None:
         """A pool that cannot be had makes runs slower, not weaker: the reason is logged, and runs start cold."""
-        settings, backend, found = self.settings, self._backends.get("jail"), self._python()
-        if not settings.pool or not isinstance(backend, JailBackend) or found is None:
+        settings, backend = self.settings, self._backends.get("jail")
+        if not settings.pool or not isinstance(backend, JailBackend):
             return
-        interpreter = by_language("python")
-        limits = self._ceiling.default
-        argv = tuple(interpreter.argv(found.path, f"{WORKSPACE}/{interpreter.entry_file}", limits.memory_mb))
         shape = PoolShape(
-            settings.pool_size, settings.pool_keys, settings.pool_modules, settings.pool_runs, settings.pool_seconds
+            settings.pool_size,
+            settings.pool_keys,
+            settings.pool_modules,
+            settings.pool_runs,
+            settings.pool_seconds,
+            settings.pool_node_size,
         )
         try:
-            lacks = await backend.open_pool(
-                shape, Confinement(limits, found.directories), Program(DEFAULT_OWNER, argv, base_environment(found))
-            )
+            lacks = await backend.open_pool(shape, self._ordinary("python"), self._ordinary("javascript"))
         except AgentboxError as error:
             lacks = error.message
         if lacks:
             _log.warning("no warm pool, so runs start cold: %s", lacks)
+
+    def _ordinary(self, language: str) -> tuple[Confinement, Program] | None:
+        """What a run in that language is under when its request says nothing; None without an interpreter."""
+        found, interpreter, limits = self._interpreters[language], by_language(language), self._ceiling.default
+        if found is None:
+            return None
+        argv = tuple(interpreter.argv(found.path, f"{WORKSPACE}/{interpreter.entry_file}", limits.memory_mb))
+        return Confinement(limits, found.directories), Program(DEFAULT_OWNER, argv, base_environment(found))
 
     async def _remove_expired_snapshots(self) -> None:
         """At once, then regularly, until cancelled."""

@@ -5,23 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentbox.egress.events import EgressEvent, OnEvent
-from agentbox.egress.gateway import Gateway, Limits
+from agentbox.egress.gateway import Gateway
 from agentbox.egress.names import GATEWAY_IPV4
 from agentbox.egress.pipes import Pipes
+from agentbox.egress.shares import Budget
 from agentbox.egress.stock import DEFAULT_SIZE, AttachmentStock
 from agentbox.egress.upstream import Upstream
-from agentbox.errors import IsolationError
+from agentbox.errors import InvalidRequestError, IsolationError
 from agentbox.isolation.network import Network
 from agentbox.models import Denial, HostTraffic, Layer
 
 STOCKED = DEFAULT_SIZE
-_SPARE_DESCRIPTORS = 512
 
 if TYPE_CHECKING:
     from agentbox.egress.attachment import Attachment
@@ -31,13 +30,14 @@ if TYPE_CHECKING:
 class Egress:
     """What all boxes of one process share: attachments in stock, and the resolver that the gateways ask."""
 
-    def __init__(self, dns_upstream: str | None = None, *, stocked: int = 0) -> None:
-        """`dns_upstream` is a server `IP:port`, None the system's resolver; `stocked` attachments are kept ready."""
+    def __init__(self, dns_upstream: str | None = None, *, stocked: int = 0, boxes: int = 1) -> None:
+        """`dns_upstream` is a server `IP:port`, None the system's resolver; `stocked` attachments are kept ready, and
+        `boxes` may have a way out at a time."""
         self._stock = AttachmentStock(stocked)
         self._upstream = Upstream(dns_upstream)
         self._filling: asyncio.Task[None] | None = None
         self._pipes = Pipes()
-        self._limits = Limits(connections=min(Limits().connections, _room_for_one_box()))
+        self._budget = Budget.of_this_process(boxes)
 
     def fill(self) -> None:
         """Begin to make the stock. A host that cannot is found out by the first box that needs one."""
@@ -53,7 +53,8 @@ class Egress:
         attachment = await self._stock.lease()
         try:
             ports = await attachment.open_loopback_ports(rules.loopback_ports)
-            gateway = Gateway(rules, on_event, self._upstream, limits=self._limits, pipes=self._pipes)
+            share = self._budget.share()
+            gateway = Gateway(rules, on_event, self._upstream, pipes=self._pipes, share=share)
             return WayOut(attachment, ports, gateway, (*rules.unix_paths, *sockets))
         except BaseException:
             attachment.close()
@@ -83,6 +84,8 @@ class WayOut:
         self._ports = ports
         self._gateway = gateway
         self._closed = False
+        self._serving = False
+        self._replacing = asyncio.Lock()
         self.unix_paths = tuple(dict.fromkeys(unix_paths))
         self.notes = attachment.notes
 
@@ -94,11 +97,31 @@ class WayOut:
 
     async def serve(self, unix_listeners: Mapping[str, socket.socket]) -> None:
         """Begin to serve; the listeners are those that the box made at `unix_paths`."""
+        self._serving = True
         await self._gateway.serve(self._attachment, self._ports, dict(unix_listeners))
 
-    def replace(self, rules: EgressRules) -> None:
-        """Other rules from now on; connections that they do not allow are ended."""
-        self._gateway.replace(rules)
+    async def replace(self, rules: EgressRules) -> None:
+        """Other rules from now on; connections that they do not allow are ended. A port of the loopback that no rule
+        named before leads out too, from now on.
+
+        Raises InvalidRequestError for a UNIX socket that no rule named when the box was built, since nothing can be put
+        into a box that runs, and IsolationError where the box has a server at such a port; nothing has changed then.
+        """
+        async with self._replacing:
+            unknown = [path for path in rules.unix_paths if path not in self.unix_paths]
+            if unknown:
+                raise InvalidRequestError(
+                    f"unix:{unknown[0]} cannot be opened to a box that runs: its sockets are made when it is built",
+                    hint="name every UNIX socket in the rules that the box begins with",
+                )
+            opened = await self._attachment.open_loopback_ports(rules.loopback_ports - self._ports.keys())
+            if self._closed:
+                _close(opened)
+                return
+            self._ports.update(opened)
+            self._gateway.replace(rules)
+            if self._serving:
+                self._gateway.listen((), opened, {})
 
     def traffic(self) -> dict[str, HostTraffic]:
         """Connections and bytes by host so far."""
@@ -115,16 +138,13 @@ class WayOut:
         try:
             await self._gateway.close()
         finally:
-            for listeners in self._ports.values():
-                for listener in listeners:
-                    listener.close()
+            _close(self._ports)
             self._attachment.close()
 
 
-def _room_for_one_box() -> int:
-    """Connections that leave descriptors for others: each takes two, and a process has as many as its limit says."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(16, (soft - _SPARE_DESCRIPTORS) // 3)
+def _close(ports: Mapping[int, Sequence[socket.socket]]) -> None:
+    for listener in (listener for listeners in ports.values() for listener in listeners):
+        listener.close()
 
 
 def record_of(event: EgressEvent) -> tuple[str, str, dict[str, Any]]:
