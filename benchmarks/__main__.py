@@ -10,6 +10,7 @@ import argparse
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -40,6 +41,7 @@ def main() -> None:
     if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds must be at least 1")
     chosen = Options(options.rounds, options.quick)
+    signal.signal(signal.SIGTERM, _end)
     if options.section:
         print(json.dumps(_measured(options.section, chosen).as_json()))
         return
@@ -66,12 +68,25 @@ def main() -> None:
         sys.exit(f"not everything of ours could be measured: {', '.join(broken)}")
 
 
+def _end(number: int, _: object) -> None:
+    """What was opened is closed on the way out."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def _apart(name: str, words: list[str]) -> Section:
     """A section measured by a process of its own; one that breaks says so and spoils no other."""
     progress(f"section {name}")
     begun = time.monotonic()
     with tempfile.TemporaryFile("w+") as said:
-        ended = subprocess.run([sys.executable, "-m", "benchmarks", *words, "--section", name], stdout=said).returncode
+        process = subprocess.Popen([sys.executable, "-m", "benchmarks", *words, "--section", name], stdout=said)
+        try:
+            ended = process.wait()
+        except BaseException:
+            # It has servers and a docker daemon to end.
+            process.terminate()
+            process.wait()
+            raise
         said.seek(0)
         text = said.read()
     progress(f"section {name} took {time.monotonic() - begun:.0f} seconds")

@@ -22,6 +22,8 @@ GAP_SECONDS = 0.02
 EACH_BOX = "memory (PSS) of each idle warm Python box"
 EACH_BOX_TAKEN = "memory that each takes from the machine, kernel included"
 SERVER = "resident memory of the server's process"
+# Less than that is lost in what the machine does meanwhile.
+FEW = 90
 PARTS = (1, 10, 100, 1000)
 NOTE = (
     "Each part is a server of its own with so many boxes in its pool, one after the other in random order; in a part, "
@@ -90,10 +92,14 @@ def _memory(parts: dict[int, list[Part]], missing: dict[int, str]) -> list[Row]:
     pairs = list(zip(measured[small], measured[large], strict=False))
     each = [(big.family_bytes - little.family_bytes) / more / 1e6 for little, big in pairs]
     taken = [(big.taken_bytes - little.taken_bytes) / more / 1e6 for little, big in pairs]
+    if more < FEW:
+        machine = Row(EACH_BOX_TAKEN, missing=f"needs a pool of more than {FEW}")
+    else:
+        machine = Row(EACH_BOX_TAKEN, Spread.of(taken), "MB")
     servers = [part.server_bytes / 1e6 for part in measured[small]]
     return [
         Row(EACH_BOX, Spread.of(each), "MB"),
-        Row(EACH_BOX_TAKEN, Spread.of(taken), "MB"),
+        machine,
         Row(
             SERVER,
             Spread.of(servers),
