@@ -203,6 +203,7 @@ class Settings:
     pool: bool = setting(True, _boolean, "keep a warm Python for runs that have no policy and no way out")
     pool_size: int = setting(4, _integer(0, 4096), "warm boxes in stock for each key; 0 forks one when a run comes")
     pool_keys: int = setting(8, _integer(1, 1024), "keys that have stock at once; the one unused longest loses its own")
+    pool_node_size: int = setting(1, _integer(0, 256), "warm boxes with Node in stock, for all keys; 0 keeps none")
     pool_modules: tuple[str, ...] = setting((), _module_names, "modules that a warm Python has imported, comma list")
     pool_runs: int = setting(1000, _integer(1, 1 << 24), "runs that share one warm Python before it is replaced")
     pool_seconds: int = setting(600, _integer(1, 1 << 24), "age in seconds at which a warm Python is replaced")

@@ -79,13 +79,16 @@ async def supervise(
     Raises OSError when the program cannot be executed. Cancelling kills what runs.
     """
     captures = {"stdout": Capture(limits.max_output_bytes), "stderr": Capture(limits.max_output_bytes)}
-    ends = [_stdin(stdin)]
-    readers: dict[str, int] = {}
+    ready = box.ready_streams(argv, env, stdin)
+    readers: dict[str, int] = dict(zip(captures, ready, strict=True)) if ready is not None else {}
+    ends: list[int] = []
     try:
-        for name in captures:
-            readers[name], write = os.pipe2(os.O_CLOEXEC)
-            ends.append(write)
-            os.set_blocking(readers[name], False)
+        if ready is None:
+            ends.append(_stdin(stdin))
+            for name in captures:
+                readers[name], write = os.pipe2(os.O_CLOEXEC)
+                ends.append(write)
+                os.set_blocking(readers[name], False)
         # Before the request: the program may be at work before the answer is read.
         started_at = time.monotonic()
         exited = await box.start(argv, env, box.workspace_path, ends)

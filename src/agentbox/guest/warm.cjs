@@ -14,6 +14,7 @@ const LINE = 3
 // As native/box.h has it: op and id of 32 bits, four numbers of 64.
 const HEAD = 40
 const ROOM = 160 * 1024
+const KILLED_MS = 10000
 // What programs use first. Names that a version of Node does not have are passed over.
 const LOADED = [
   'assert', 'async_hooks', 'child_process', 'crypto', 'events', 'fs/promises', 'http', 'net', 'os', 'perf_hooks',
@@ -22,6 +23,7 @@ const LOADED = [
 ]
 const { fstatSync, writeSync } = fs
 const { reallyExit } = process
+const { wait } = Atomics
 
 function message(op, number) {
   const head = Buffer.alloc(HEAD)
@@ -88,13 +90,19 @@ function told() {
 }
 
 // The owner need not wait until an engine with all its memory is taken apart: it is told as soon as nothing of the
-// program is left to run or to be written. Where that is not sure, nothing is said, and the end itself tells.
+// program is left to run or to be written, and then kills the box. Where that is not sure, nothing is said, and the end
+// itself tells.
 function tellTheEnd() {
   const { ino } = fstatSync(LINE)
+  const nobody = new Int32Array(new SharedArrayBuffer(4))
   const tell = (code) => {
     try {
       // The program may have closed it, and something else may have its number.
-      if (fstatSync(LINE).ino === ino && fstatSync(LINE).isSocket()) writeSync(LINE, message('x', code))
+      const found = fstatSync(LINE)
+      if (!found.isSocket() || found.ino !== ino) return
+      writeSync(LINE, message('x', code))
+      // What is killed need not take itself apart.
+      wait(nobody, 0, 0, KILLED_MS)
     } catch {}
   }
   const native = () => Object.keys(Module._cache).some((name) => name.endsWith('.node'))

@@ -141,6 +141,13 @@ class LiveBox:
         """uid and gid of the guest as the host sees them."""
         return self._box.plan.host_uid, self._box.plan.host_gid
 
+    def ready_streams(self, argv: Sequence[str], env: Mapping[str, str], stdin: bytes) -> tuple[int, int] | None:
+        """Where this program has started already, and waits: give it what it shall read, and get non-blocking
+        descriptors, the caller's own, of its stdout and stderr; `start` is then called without any. None where it
+        has not."""
+        del argv, env, stdin
+        return None
+
     async def start(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: str, stdio: Sequence[int]
     ) -> asyncio.Future[CommandExit]:

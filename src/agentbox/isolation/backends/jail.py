@@ -30,6 +30,7 @@ class JailBackend:
         self._facilities = facilities
         self._view = host.view()
         self._pool: WarmPool | None = None
+        self._node_pool: WarmPool | None = None
 
     def requirements(self) -> tuple[Requirement, ...]:
         """See Backend."""
@@ -53,7 +54,12 @@ class JailBackend:
         """The warm pool, where there is one."""
         return self._pool
 
-    async def open_pool(self, shape: PoolShape, confinement: Confinement, program: Program) -> str:
+    async def open_pool(
+        self,
+        shape: PoolShape,
+        python: tuple[Confinement, Program] | None,
+        node: tuple[Confinement, Program] | None = None,
+    ) -> str:
         """Keep boxes warm for such programs under such confinements. Returns what this host lacks for it, empty where
         nothing. Raises IsolationError."""
         from agentbox.isolation.pool.box import WarmProgram
@@ -62,17 +68,28 @@ class JailBackend:
         lacks = WarmPool.missing(self._facilities)
         if lacks:
             return lacks
-        warm = WarmProgram(program.argv, program.env)
-        pool = WarmPool(self._facilities, self._view, shape, confinement, warm)
-        await pool.start(program.owner)
-        self._pool = pool
+        if python is not None:
+            confinement, program = python
+            warm = WarmProgram(program.argv, program.env)
+            self._pool = pool = WarmPool(self._facilities, self._view, shape, confinement, warm)
+            await pool.start(program.owner)
+        if node is not None and shape.node_size:
+            confinement, program = node
+            # A box shows the directories of one interpreter alone.
+            if self._pool is None or not self._pool.fits(confinement):
+                self._node_pool = WarmPool(self._facilities, self._view, shape, confinement, None)
+                await self._node_pool.start(program.owner)
+            fitting = self._node_pool or self._pool
+            assert fitting is not None
+            fitting.stock_node(confinement, WarmProgram(program.argv, program.env))
         return ""
 
     async def close(self) -> None:
         """End the warm pool."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
+        pools, self._pool, self._node_pool = (self._pool, self._node_pool), None, None
+        for pool in pools:
+            if pool is not None:
+                await pool.close()
 
     async def launch(
         self,
@@ -84,10 +101,11 @@ class JailBackend:
     ) -> LiveBox:
         """See Backend."""
         del directory
-        if self._pool is not None and program is not None and watch is None and network is None:
-            box = await self._pool.launch(confinement, program)
-            if box is not None:
-                return box
+        if program is not None and watch is None and network is None:
+            for pool in (self._pool, self._node_pool):
+                box = await pool.launch(confinement, program) if pool is not None else None
+                if box is not None:
+                    return box
         facilities = self._facilities
         uid, gid = facilities.ids.take()
         try:

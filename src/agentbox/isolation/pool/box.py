@@ -16,6 +16,7 @@ from agentbox.errors import ConfinementError, IsolationError
 from agentbox.isolation.boxes import CommandExit
 from agentbox.isolation.plan import WorkspaceView
 from agentbox.isolation.pool.line import MAX_MESSAGE_BYTES, Line
+from agentbox.isolation.pool.node_box import WaitingNode, accepts
 from agentbox.isolation.pool.nursery import MadeBox, Nursery, socket_pair, words
 from agentbox.isolation.pool.waiting import within
 from agentbox.isolation.pool.zygote import Zygote
@@ -76,7 +77,7 @@ class PooledBox:
         self._commands: list[asyncio.Future[CommandExit]] = []
         self._silent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._gone = asyncio.Event()
-        self._next_id = 0
+        self.waiting: WaitingNode | None = None
         nursery.counted(made, self._counted)
         asyncio.get_running_loop().add_reader(made.init_fd, self._died)
 
@@ -152,13 +153,13 @@ class PooledBox:
     async def start(
         self, argv: Sequence[str], env: dict[str, str], cwd: str, stdio: Sequence[int]
     ) -> asyncio.Future[CommandExit]:
-        """See boxes.Box."""
+        """See boxes.Box. After `ready_streams` without `stdio`."""
         del cwd
-        if os.geteuid() == 0:
-            for fd in stdio:
-                # The guest opens /dev/stdout and its like through /proc, which asks the pipe's owner and mode.
-                if stat.S_ISFIFO(os.fstat(fd).st_mode):
-                    os.fchown(fd, self.plan.host_uid, self.plan.host_gid)
+        if self.waiting is not None and not stdio:
+            answer = self.waiting.run(argv, env)
+            self._commands.append(answer)
+            return answer
+        self._give(stdio)
         program, child, ended = self._warm, self._child, self._ended
         if program is not None and child is not None and ended is not None and self.would_be_warm(argv, env):
             more = {name: value for name, value in env.items() if program.env.get(name) != value}
@@ -169,6 +170,25 @@ class PooledBox:
                 self._commands.append(ended)
                 return ended
         return await self._execute(argv, env, stdio)
+
+    def ready_streams(self, argv: Sequence[str], env: Mapping[str, str], stdin: bytes) -> tuple[int, int] | None:
+        """See LiveBox."""
+        node = self.waiting
+        return node.streams(stdin) if node is not None and node.fresh and accepts(node.program, argv, env) else None
+
+    def _give(self, stdio: Sequence[int]) -> None:
+        if os.geteuid() == 0:
+            for fd in stdio:
+                # The guest opens /dev/stdout and its like through /proc, which asks the pipe's owner and mode.
+                if stat.S_ISFIFO(os.fstat(fd).st_mode):
+                    os.fchown(fd, self.plan.host_uid, self.plan.host_gid)
+
+    async def execute(
+        self, argv: Sequence[str], env: Mapping[str, str], stdio: Sequence[int], further: Sequence[int]
+    ) -> asyncio.Future[CommandExit]:
+        """Start a program that has one more descriptor than `start` gives, as its 3. Raises OSError."""
+        self._give(stdio)
+        return await self._execute(argv, env, stdio, further)
 
     def would_be_warm(self, argv: Sequence[str], env: Mapping[str, str]) -> bool:
         """Whether `start` of this would find its interpreter started."""
@@ -196,7 +216,7 @@ class PooledBox:
         raise NotImplementedError
 
     async def _execute(
-        self, argv: Sequence[str], env: Mapping[str, str], stdio: Sequence[int]
+        self, argv: Sequence[str], env: Mapping[str, str], stdio: Sequence[int], further: Sequence[int] = ()
     ) -> asyncio.Future[CommandExit]:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[CommandExit] = loop.create_future()
@@ -209,7 +229,9 @@ class PooledBox:
         try:
             try:
                 os.set_blocking(write, True)
-                self._nursery.execute(self._made, argv, env, stdio, write, self._joins, self.process_limit, on_end)
+                self._nursery.execute(
+                    self._made, argv, env, stdio, write, self._joins, self.process_limit, on_end, further
+                )
             except ValueError:
                 raise OSError(errno.E2BIG, "arguments and environment are too long") from None
             finally:
@@ -284,6 +306,8 @@ class PooledBox:
             asyncio.get_running_loop().remove_reader(self._made.init_fd)
         if self._child is not None:
             self._child.close()
+        if self.waiting is not None:
+            self.waiting.close()
         fd, self.workspace_fd = self.workspace_fd, -1
         os.close(fd)
         os.close(self._made.init_fd)

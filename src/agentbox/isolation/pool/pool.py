@@ -8,13 +8,14 @@ import contextlib
 import logging
 import os
 from collections import OrderedDict, deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 
 from agentbox.errors import AgentboxError, IsolationError
 from agentbox.isolation.backend import LiveBox, Program, cgroup_limits
 from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.plan import HostView, disk_of, jail_plan
 from agentbox.isolation.pool.box import COLD_NAMES, PooledBox, WarmProgram
+from agentbox.isolation.pool.node_stock import NodeStock
 from agentbox.isolation.pool.nursery import LIBRARY, MAKER, Nursery
 from agentbox.isolation.pool.shape import PoolShape
 from agentbox.isolation.pool.zygote import Zygote
@@ -54,6 +55,10 @@ class PooledLiveBox(LiveBox):
             self.pooled.process_limit = confinement.limits.pids + 1
             self._confinement = confinement
 
+    def ready_streams(self, argv: Sequence[str], env: Mapping[str, str], stdin: bytes) -> tuple[int, int] | None:
+        """See LiveBox."""
+        return self.pooled.ready_streams(argv, env, stdin)
+
     def let_go(self) -> bool:
         """See LiveBox: the pool waits for its end."""
         self._pool.bury(self)
@@ -80,7 +85,8 @@ class PooledLiveBox(LiveBox):
 
 class WarmPool:
     """Boxes of one shape: no policy, no way out, the given interpreter's directories, any limits of memory, processes
-    and processors. Everything else is built by the launcher."""
+    and processors. Everything else is built by the launcher. `program` is the Python of which there is stock, if any;
+    see `stock_node` for the other one."""
 
     def __init__(
         self,
@@ -88,7 +94,7 @@ class WarmPool:
         host: HostView,
         shape: PoolShape,
         confinement: Confinement,
-        program: WarmProgram,
+        program: WarmProgram | None,
     ) -> None:
         self._facilities = facilities
         self._shape = shape
@@ -96,7 +102,8 @@ class WarmPool:
         self._program = program
         self._plan = jail_plan(confinement, host, host_uid=0, host_gid=0, memory_held_by_cgroup=True)
         self._nursery: Nursery | None = None
-        self._starting: asyncio.Task[None] | None = None
+        self._opening = asyncio.Lock()
+        self._node: NodeStock | None = None
         self._stock: OrderedDict[str, _Stocked] = OrderedDict()
         self._burials: set[asyncio.Task[None]] = set()
         # Control groups cost more to make than to use again.
@@ -115,16 +122,26 @@ class WarmPool:
     async def start(self, owner: str) -> None:
         """Open the nursery, and begin to stock for the first owner. Raises IsolationError."""
         await self._open()
-        self._restock(owner)
+        if self._program is not None:
+            self._restock(owner)
 
-    async def _open(self) -> None:
-        nursery = Nursery(self._facilities, self._plan, self._shape.modules)
-        await nursery.start()
-        if self._closed:
-            await nursery.close()
-            return
-        nursery.on_gone = lambda: self._lost(nursery)
-        self._nursery = nursery
+    def stock_node(self, confinement: Confinement, program: WarmProgram) -> None:
+        """Keep Node in stock too, after `start`. Its confinement must fit this pool."""
+        self._node = NodeStock(self._shape.node_size, confinement, program, self._make_alone, self.bury)
+        self._node.restock()
+
+    async def _open(self) -> Nursery | None:
+        """The nursery, made anew where there is none; None when the pool was closed meanwhile."""
+        async with self._opening:
+            if self._nursery is None or not self._nursery.alive:
+                nursery = Nursery(self._facilities, self._plan, self._shape.modules)
+                await nursery.start()
+                if self._closed:
+                    await nursery.close()
+                    return None
+                nursery.on_gone = lambda: self._lost(nursery)
+                self._nursery = nursery
+            return self._nursery
 
     def _lost(self, nursery: Nursery) -> None:
         """The maker was killed, and everything in its nursery with it."""
@@ -139,6 +156,9 @@ class WarmPool:
         self._keep(nursery.close())
         for owner in self._stock:
             self._restock(owner)
+        if self._node is not None:
+            self._node.clear()
+            self._node.restock()
 
     def _keep(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(work)
@@ -159,7 +179,14 @@ class WarmPool:
         nursery = self._nursery
         if self._closed or nursery is None or not nursery.alive or not self.fits(confinement):
             return None
-        warm = self._program.accepts(program.argv, program.env, cold_names=COLD_NAMES)
+        if self._node is not None and self._node.fits(confinement, program):
+            node = await self._node.take()
+            if node is not None:
+                node.tighten(confinement)
+                return node
+            if not nursery.alive:
+                return None
+        warm = self._program is not None and self._program.accepts(program.argv, program.env, cold_names=COLD_NAMES)
         stocked = self._stock.get(program.owner) if warm else None
         if warm:
             if stocked is not None:
@@ -196,7 +223,7 @@ class WarmPool:
             joins = cgroup.attach_fds() if cgroup is not None else ()
             made = await nursery.make_box(*disk_of(limits), uid, gid)
             box = PooledBox(nursery, made, joins, limits.pids + 1)
-            if zygote is not None:
+            if zygote is not None and self._program is not None:
                 await box.warm(zygote, self._program)
         except BaseException:
             if box is not None:
@@ -206,6 +233,13 @@ class WarmPool:
             facilities.ids.give_back(uid)
             raise
         return PooledLiveBox(self, box, confinement, cgroup, "forked" if zygote is not None else "made")
+
+    async def _make_alone(self, confinement: Confinement) -> PooledLiveBox:
+        """A box in which nothing runs yet. Raises IsolationError."""
+        nursery = await self._open()
+        if nursery is None:
+            raise IsolationError("the warm pool was closed", hint="start the server again")
+        return await self._make(nursery, confinement, None)
 
     def _group(self, tree: CgroupTree, limits: CgroupLimits) -> Cgroup:
         if self._cgroups:
@@ -229,6 +263,8 @@ class WarmPool:
         """See to it that a box is taken apart."""
         box.kill()
         self._keep(box.end())
+        if self._node is not None:
+            self._node.restock()
 
     # Stock.
 
@@ -248,12 +284,10 @@ class WarmPool:
 
     async def _fill(self, owner: str, stocked: _Stocked) -> None:
         try:
-            if self._nursery is None or not self._nursery.alive:
-                await self._open()
-            nursery = self._nursery
-            if nursery is None:
+            nursery = await self._open()
+            if nursery is None or self._program is None:
                 return
-            await self._renew(nursery, owner, stocked)
+            await self._renew(nursery, owner, stocked, self._program)
             zygote = stocked.zygote
             while zygote is not None and len(stocked.ready) < self._shape.size and not self._closed:
                 box = await self._make(nursery, self._confinement, zygote)
@@ -267,7 +301,7 @@ class WarmPool:
                 _log.warning("the warm pool cannot be filled: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _renew(self, nursery: Nursery, owner: str, stocked: _Stocked) -> None:
+    async def _renew(self, nursery: Nursery, owner: str, stocked: _Stocked, program: WarmProgram) -> None:
         """An interpreter that is warm and not at the end of its life; the boxes of the one before go with it."""
         old = stocked.zygote
         if old is not None and old.alive and not old.spent:
@@ -275,7 +309,7 @@ class WarmPool:
         shape = self._shape
         zygote = Zygote(nursery, owner, max_forks=shape.runs, max_seconds=shape.seconds)
         zygote.on_gone = lambda: self._zygote_gone(owner, stocked, zygote)
-        await zygote.start(self._program.argv[0], self._program.env)
+        await zygote.start(program.argv[0], program.env)
         stocked.zygote = zygote
         while stocked.ready:
             self.bury(stocked.ready.popleft())
@@ -310,6 +344,8 @@ class WarmPool:
         for stocked in self._stock.values():
             self._close_stock(stocked)
         self._stock.clear()
+        if self._node is not None:
+            await self._node.close()
         while self._burials:
             await asyncio.gather(*self._burials, return_exceptions=True)
         kept, self._cgroups = self._cgroups, []
@@ -321,5 +357,6 @@ class WarmPool:
                 await nursery.close()
 
     def describe(self) -> Mapping[str, int]:
-        """How many owners have stock, and how many boxes wait in it."""
-        return {"owners": len(self._stock), "ready": sum(len(stocked.ready) for stocked in self._stock.values())}
+        """How many owners have stock, how many boxes wait in it, and in how many Node waits."""
+        ready = sum(len(stocked.ready) for stocked in self._stock.values())
+        return {"owners": len(self._stock), "ready": ready, "node": self._node.ready if self._node is not None else 0}
