@@ -6,7 +6,10 @@ Connection failures are httpx's own exceptions; an answer of 400 or more is an A
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import Any, Unpack
 
 import httpx
@@ -28,15 +31,26 @@ def _timeout(seconds: float | None) -> httpx.Timeout:
 
 
 class AgentboxClient:
-    """A connection to one server. `timeout` is in seconds; by default it exceeds the longest run that is possible."""
+    """A connection to one server. `timeout` is in seconds; by default it exceeds the longest run that is possible.
 
-    def __init__(self, base_url: str = DEFAULT_URL, api_key: str | None = None, timeout: float | None = None) -> None:
+    A run that finds the server busy (429) is sent again up to `retries` times, each time after as many seconds as the
+    server said; by default it is not.
+    """
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        api_key: str | None = None,
+        timeout: float | None = None,
+        retries: int = 0,
+    ) -> None:
         self.base_url = base_url.rstrip("/")
+        self.retries = retries
         self._client = httpx.Client(base_url=self.base_url, headers=wire.headers(api_key), timeout=_timeout(timeout))
 
-    def health(self) -> dict[str, str]:
-        """`status`, `version` and `backend` of the server."""
-        found: dict[str, str] = wire.checked(self._client.get("/health"))
+    def health(self) -> dict[str, Any]:
+        """`status`, `version` and `backend` of the server; for a caller with a key also `runs`, at work and waiting."""
+        found: dict[str, Any] = wire.checked(self._client.get("/health"))
         return found
 
     def run(
@@ -57,7 +71,12 @@ class AgentboxClient:
         payload = wire.run_payload(
             code, language, timeout_seconds, snapshot, snapshot_id, memory_mb, egress_allowlist, **more
         )
-        return RunResponse(wire.checked(self._client.post(wire.RUN_PATH, json=payload)))
+        patience = wire.Patience(self.retries)
+        while True:
+            try:
+                return RunResponse(wire.checked(self._client.post(wire.RUN_PATH, json=payload)))
+            except AgentboxHTTPError as error:
+                time.sleep(patience.seconds(error))
 
     def stream(self, code: str, language: str = "python", **fields: Unpack[RunFields]) -> Iterator[Event]:
         """Execute code and yield output as it happens, then one event of kind `result`, also after a timeout.
@@ -66,6 +85,16 @@ class AgentboxClient:
         that is cut before its result.
         """
         payload = wire.run_payload(code, language, **fields)
+        patience = wire.Patience(self.retries)
+        while True:
+            try:
+                yield from self._events(payload)
+                return
+            except AgentboxHTTPError as error:
+                # A server that is busy says so before any output: nothing is given out twice.
+                time.sleep(patience.seconds(error))
+
+    def _events(self, payload: dict[str, Any]) -> Iterator[Event]:
         parser = wire.EventParser()
         with self._client.stream("POST", wire.RUN_PATH, json=payload, headers=wire.EVENT_STREAM) as answer:
             if answer.status_code >= 400:
@@ -118,25 +147,49 @@ class AgentboxClient:
 class AsyncAgentboxClient:
     """AgentboxClient for asyncio: the same arguments, results and errors."""
 
-    def __init__(self, base_url: str = DEFAULT_URL, api_key: str | None = None, timeout: float | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        api_key: str | None = None,
+        timeout: float | None = None,
+        retries: int = 0,
+    ) -> None:
         self.base_url = base_url.rstrip("/")
+        self.retries = retries
         self._client = httpx.AsyncClient(
             base_url=self.base_url, headers=wire.headers(api_key), timeout=_timeout(timeout)
         )
 
-    async def health(self) -> dict[str, str]:
-        """`status`, `version` and `backend` of the server."""
-        found: dict[str, str] = wire.checked(await self._client.get("/health"))
+    async def health(self) -> dict[str, Any]:
+        """As AgentboxClient.health."""
+        found: dict[str, Any] = wire.checked(await self._client.get("/health"))
         return found
 
     async def run(self, code: str, language: str = "python", **fields: Unpack[RunFields]) -> RunResponse:
         """As AgentboxClient.run, with keyword arguments. Cancelling ends the run."""
         payload = wire.run_payload(code, language, **fields)
-        return RunResponse(wire.checked(await self._client.post(wire.RUN_PATH, json=payload)))
+        patience = wire.Patience(self.retries)
+        while True:
+            try:
+                return RunResponse(wire.checked(await self._client.post(wire.RUN_PATH, json=payload)))
+            except AgentboxHTTPError as error:
+                await asyncio.sleep(patience.seconds(error))
 
     async def stream(self, code: str, language: str = "python", **fields: Unpack[RunFields]) -> AsyncIterator[Event]:
         """As AgentboxClient.stream."""
         payload = wire.run_payload(code, language, **fields)
+        patience = wire.Patience(self.retries)
+        while True:
+            try:
+                # Closed with the outer iterator, and not some time later.
+                async with contextlib.aclosing(self._events(payload)) as events:
+                    async for event in events:
+                        yield event
+                return
+            except AgentboxHTTPError as error:
+                await asyncio.sleep(patience.seconds(error))
+
+    async def _events(self, payload: dict[str, Any]) -> AsyncGenerator[Event, None]:
         parser = wire.EventParser()
         async with self._client.stream("POST", wire.RUN_PATH, json=payload, headers=wire.EVENT_STREAM) as answer:
             if answer.status_code >= 400:

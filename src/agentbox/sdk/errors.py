@@ -11,10 +11,11 @@ class AgentboxHTTPError(RuntimeError):
     """The server answered with a status of 400 or more. `str(error)` is `agentbox HTTP <status>: <detail>`.
 
     `status`; `code`, `hint` and `request_id` as the server gave them ("" where it gave none); `body`, the whole JSON
-    body, or its text. After a timeout (408) `result` is everything that is known about the run, else None.
+    body, or its text. After a timeout (408) `result` is everything that is known about the run, else None. Where the
+    server says when to try again (429: it is busy, and nothing ran) `retry_after_seconds` is that time, else None.
     """
 
-    def __init__(self, status: int, body: Any) -> None:
+    def __init__(self, status: int, body: Any, retry_after: str | None = None) -> None:
         fields: Mapping[str, Any] = body if isinstance(body, dict) else {}
         super().__init__(f"agentbox HTTP {status}: {fields.get('detail', body)}")
         self.status = status
@@ -23,3 +24,6 @@ class AgentboxHTTPError(RuntimeError):
         self.hint = str(fields.get("hint", ""))
         self.request_id = str(fields.get("request_id", ""))
         self.result: Mapping[str, Any] | None = fields.get("result")
+        # The event of a stream has no headers.
+        seconds = fields.get("retry_after_seconds", retry_after)
+        self.retry_after_seconds = float(seconds) if str(seconds).isdigit() else None

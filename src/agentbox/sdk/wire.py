@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict
@@ -18,9 +19,11 @@ RUNS_PATH = "/v1/runs"
 KEY_PATH = "/v1/key"
 EVENT_STREAM = {"Accept": "text/event-stream"}
 LARGEST_TIMEOUT_SECONDS = 300
-# The server answers a run that times out; the client must wait longer than any run may take.
-READ_TIMEOUT_SECONDS = LARGEST_TIMEOUT_SECONDS + 30.0
+# A run may wait for its place, and the server answers one that times out; the client must wait longer than both take.
+LARGEST_WAIT_SECONDS = 300
+READ_TIMEOUT_SECONDS = LARGEST_TIMEOUT_SECONDS + LARGEST_WAIT_SECONDS + 30.0
 CONNECT_TIMEOUT_SECONDS = 10.0
+BUSY_STATUS = 429
 
 
 def headers(api_key: str | None) -> dict[str, str]:
@@ -252,6 +255,10 @@ class Answer(Protocol):
     def text(self) -> str:
         """The body as text."""
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers, whatever the case of their names."""
+
     def json(self) -> Any:
         """The body as JSON."""
 
@@ -270,4 +277,19 @@ def refused(answer: Answer) -> None:
         body = answer.json()
     except ValueError:
         body = answer.text
-    raise AgentboxHTTPError(answer.status_code, body)
+    raise AgentboxHTTPError(answer.status_code, body, answer.headers.get("retry-after"))
+
+
+class Patience:
+    """How often a client comes back to a server that is busy. Only status 429 counts: then nothing ran."""
+
+    def __init__(self, retries: int) -> None:
+        self._left = retries
+
+    def seconds(self, error: AgentboxHTTPError) -> float:
+        """How long to wait before the next attempt. Raises `error` where there is none to come."""
+        if error.status != BUSY_STATUS or self._left <= 0:
+            raise error
+        self._left -= 1
+        # Not all who were refused together come back together.
+        return (error.retry_after_seconds or 1.0) * random.uniform(1.0, 1.25)  # noqa: S311

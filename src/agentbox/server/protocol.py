@@ -41,6 +41,36 @@ class RefusedError(Exception):
         self.hint = hint
 
 
+class JoinedWrites:
+    """What an answer is written to: its head waits for the first piece of its body, so that both leave in one call."""
+
+    __slots__ = ("_begun", "_head", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+        self._begun = False
+
+    def write(self, data: bytes) -> None:
+        """The head, then pieces of the body."""
+        if not self._begun:
+            self._begun = True
+            self._head = data
+        elif self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head + data)
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Close the connection when everything is written."""
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """Whether the connection is closed, or about to be."""
+        return self._transport.is_closing()
+
+
 class StrictProtocol(HttpToolsProtocol):
     """One connection. Subclasses set the class attributes, as uvicorn makes the objects itself."""
 
@@ -149,6 +179,9 @@ class StrictProtocol(HttpToolsProtocol):
         self._judge_head()
         self._message_open = True
         super().on_headers_complete()
+        # Nothing is written after the head of an answer to HEAD.
+        if self.scope["method"] != "HEAD" and not self.cycle.waiting_for_100_continue:
+            self.cycle.transport = JoinedWrites(self.transport)  # type: ignore[assignment]
         self._gone = Occasion()
         self.scope["state"] |= {"abort_connection": self.transport.abort, DISCONNECT: self._gone}
         # Put back in on_message_complete; until then an answer must not close the connection under a sending client.
