@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from agentbox import errors
-from agentbox.server.problems import from_error
+from agentbox.server.problems import encode, from_error
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,16 @@ def test_a_fault_of_a_policy_says_where_it_is() -> None:
 
 def test_control_characters_of_a_message_are_escaped() -> None:
     assert from_error(errors.InvalidRequestError("a\r\n\x1b[31mb")).detail == "a\\r\\n\\x1b[31mb"
+
+
+def test_time_to_come_back_stands_in_the_body_too() -> None:
+    problem = from_error(errors.QueueTimeoutError("x", retry_after_seconds=7))
+    body = problem.body("r")
+    assert (problem.status, body["code"], body["retry_after_seconds"]) == (429, "queue_timeout", 7)
+    assert "retry_after_seconds" not in from_error(errors.InvalidRequestError("x")).body("r")
+
+
+def test_json_is_compact_utf8_and_refuses_half_a_character() -> None:
+    assert encode({"a": [1, None, True, 0.05], "é": "\u2028"}) == '{"a":[1,null,true,0.05],"é":"\u2028"}'.encode()
+    with pytest.raises(ValueError):
+        encode("\ud800")
