@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // What a warm interpreter needs besides Python: a loop that forks children into boxes without touching one Python
-// object, so that hardly a page is copied, and what a child does before and after the guest's code.
+// object, so that hardly a page is copied, and the whole life of a child.
 #include "box.h"
+#include "program.h"
 
 #include <poll.h>
 
@@ -9,6 +10,7 @@ static struct config config;
 static struct { pid_t pid; uint32_t id; } children[4096];
 static int n_children;
 static int owner = -1;
+static pid_t own_pid;
 
 static void woken(int number) { (void)number; }
 
@@ -28,21 +30,81 @@ static void reap(void)
 			}
 }
 
-// Fork a child into a box for every message: [init of the box, the owner's socket, control groups...]. Returns in a
-// child (0), which is in its box and confined, or when the owner is gone (-1).
-int zygote_loop(void)
+// In a child: everything is written; the owner need not wait until this process is taken apart. At exit(), whoever calls
+// it; a child of the child says nothing.
+static void say_exit(int status, void *unused)
 {
+	(void)unused;
+	if (getpid() != own_pid)
+		return;
+	fflush(NULL);
+	tell(owner, (struct head){'x', 0, status & 255, 0, 0, 0}, NULL, NULL, 0);
+	_exit(status);
+}
+
+// Say that it is ready, wait for what it shall run, run it, end as it ended.
+static void live(const struct world *world, const char *path)
+{
+	static char message[MAX_MESSAGE];
+	int descriptors[MAX_DESCRIPTORS], count;
+	struct head head;
+	PyOS_AfterFork_Child();
+	forget_frames();
+	rehearse();
+	if (tell(owner, (struct head){'r', 0, 0, 0, 0, 0}, NULL, NULL, 0) < 0)
+		_exit(0);
+	ssize_t length = receive(owner, message, sizeof message, descriptors, &count);
+	if (length < (ssize_t)sizeof head || count != 3)
+		_exit(0);
+	memcpy(&head, message, sizeof head);
+	if (place_stdio(descriptors) < 0)
+		_exit(125);
+	while (count)
+		if (descriptors[--count] > 2)
+			close(descriptors[count]);
+	if (head.c && limit(RLIMIT_NPROC, head.c) < 0)
+		_exit(125);
+	PyObject *words = PyBytes_FromStringAndSize(message + sizeof head, length - sizeof head);
+	PyObject *names = PyObject_CallFunction(world->prepare, "OLL", words, (long long)head.a, (long long)head.b);
+	drop(words);
+	if (!names) {
+		PyErr_Print();
+		_exit(125);
+	}
+	own_pid = getpid();
+#ifdef __GLIBC__
+	on_exit(say_exit, NULL);
+#endif
+	int status = end(run(path, names), world);
+	if (status < 0) {
+		signal(-status, SIG_DFL);
+		kill(own_pid, -status);
+		status = 128 - status;
+	}
+#ifndef __GLIBC__
+	say_exit(status, NULL);
+#endif
+	exit(status);
+}
+
+// Fork a child into a box for every message: [init of the box, the owner's socket, control groups...]; it is confined
+// before it runs `path`. Returns when the owner is gone.
+void zygote_serve(const char *path, PyObject *prepare, PyObject *modules, PyObject *builtins, PyObject *atexit,
+	PyObject *gc, PyObject *thread)
+{
+	struct world world = {prepare, modules, builtins, atexit, gc, thread};
 	struct sigaction action = {.sa_handler = woken}, old;
 	sigset_t child, before;
 	if (read_config(&config) < 0)
-		return -1;
+		return;
+	rehearse();
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	sigaction(SIGCHLD, &action, &old);
 	sigemptyset(&child);
 	sigaddset(&child, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &child, &before);
 	if (tell(OWNER_FD, (struct head){'r', 0, 0, 0, 0, 0}, NULL, NULL, 0) < 0)
-		return -1;
+		return;
 	for (;;) {
 		struct pollfd waiting = {OWNER_FD, POLLIN, 0};
 		int ready = ppoll(&waiting, 1, NULL, &before);
@@ -53,7 +115,7 @@ int zygote_loop(void)
 		struct head head;
 		ssize_t length = receive(OWNER_FD, &head, sizeof head, descriptors, &count);
 		if (length == 0 || (length < 0 && errno != EINTR && errno != EMSGSIZE))
-			return -1;
+			return;
 		pid_t pid = -1;
 		if (length != sizeof head || head.op != 'F' || count < 2 || n_children == 4096)
 			errno = EINVAL;
@@ -69,7 +131,7 @@ int zygote_loop(void)
 			}
 			syscall(SYS_close_range, 3, owner - 1, 0);
 			syscall(SYS_close_range, owner + 1, ~0u, 0);
-			return 0;
+			live(&world, path);
 		}
 		if (pid < 0)
 			tell(OWNER_FD, (struct head){'x', head.id, -1, errno, 0, 0}, NULL, NULL, 0);
@@ -80,37 +142,4 @@ int zygote_loop(void)
 		while (count)
 			close(descriptors[--count]);
 	}
-}
-
-// In a child: say that it is ready, and wait for what it shall run: the text of the message. `counts` become the numbers
-// of arguments and variables in it, and its length. NULL when the owner is gone.
-const char *zygote_wait(long *counts)
-{
-	int descriptors[MAX_DESCRIPTORS], count;
-	struct head head;
-	static char message[MAX_MESSAGE];
-	if (tell(owner, (struct head){'r', 0, 0, 0, 0, 0}, NULL, NULL, 0) < 0)
-		return NULL;
-	ssize_t length = receive(owner, message, sizeof message, descriptors, &count);
-	if (length < (ssize_t)sizeof head || count != 3)
-		return NULL;
-	memcpy(&head, message, sizeof head);
-	if (place_stdio(descriptors) < 0)
-		return NULL;
-	while (count)
-		if (descriptors[--count] > 2)
-			close(descriptors[count]);
-	if (head.c && limit(RLIMIT_NPROC, head.c) < 0)
-		return NULL;
-	counts[0] = head.a;
-	counts[1] = head.b;
-	counts[2] = length - sizeof head;
-	return message + sizeof head;
-}
-
-// In a child: everything is written; the owner need not wait until this process is taken apart.
-void zygote_finish(int code)
-{
-	tell(owner, (struct head){'x', 0, code & 255, 0, 0, 0}, NULL, NULL, 0);
-	_exit(code);
 }

@@ -195,12 +195,13 @@ class Nursery:
         numbers = (*counts, processes, len(further))
         return self._start("E", numbers, text, (box.init_fd, *stdio, report, *further, *joins), on_end)
 
-    def start_zygote(self, path: str, env: Mapping[str, str], owner: int, on_end: OnEnd) -> int:
-        """Start a warm interpreter whose owner's end is on the other side of `owner`. Raises OSError."""
+    def start_zygote(self, path: str, env: Mapping[str, str], output: int, owner: int, on_end: OnEnd) -> int:
+        """Start a warm interpreter whose owner's end is on the other side of `owner`; stdout and stderr are `output`.
+        Raises OSError."""
         text, counts = words((path, f"{self.plan.workspace}/main.py"), env)
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
-            return self._start("Z", counts, text, (nothing, nothing, 2, owner), on_end)
+            return self._start("Z", counts, text, (nothing, output, output, owner), on_end)
         finally:
             os.close(nothing)
 

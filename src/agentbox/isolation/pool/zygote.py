@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,6 +14,9 @@ from agentbox.isolation.pool.line import Line
 from agentbox.isolation.pool.nursery import MadeBox, Nursery, OnEnd, socket_pair
 
 _START_SECONDS = 30
+_log = logging.getLogger("agentbox.pool")
+# Of what a module says while it is imported in advance, so much is kept.
+_SAID_BYTES = 4096
 
 
 class Zygote:
@@ -29,24 +34,31 @@ class Zygote:
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ends: dict[int, OnEnd] = {}
         self._retired = False
+        self._said = 0
         self.on_gone: Callable[[], None] = lambda: None
 
     async def start(self, path: str, env: Mapping[str, str]) -> None:
         """Start it and wait until it is warm. Raises IsolationError."""
         mine, theirs = socket_pair()
         self._line = Line(mine, self._received, self._lost)
+        # A pipe, as a run has them: what the interpreter makes of its streams is what its children have.
+        read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(write, True)
+        asyncio.get_running_loop().add_reader(read, self._heard, read)
         with theirs:
             try:
-                self._nursery.start_zygote(path, env, theirs.fileno(), self._ended)
+                self._nursery.start_zygote(path, env, write, theirs.fileno(), self._ended)
             except OSError as error:
                 self.close()
                 raise IsolationError(f"a warm interpreter cannot be started: {error}", hint="try again") from error
+            finally:
+                os.close(write)
         try:
             async with asyncio.timeout(_START_SECONDS):
                 await self._ready
         except TimeoutError:
             self.close()
-            raise IsolationError("a warm interpreter did not start", hint="its own message is on stderr") from None
+            raise IsolationError("a warm interpreter did not start", hint="the log has what it said") from None
         except BaseException:
             self.close()
             raise
@@ -73,13 +85,26 @@ class Zygote:
             if self._retired and not self._ends:
                 self.close()
 
+    def _heard(self, read: int) -> None:
+        """What it says on stdout and stderr; its last child to be ready holds the pipe too."""
+        try:
+            said = os.read(read, 1 << 16)
+        except BlockingIOError:
+            return
+        if not said:
+            asyncio.get_running_loop().remove_reader(read)
+            os.close(read)
+        for line in said[: max(0, _SAID_BYTES - self._said)].decode(errors="replace").splitlines():
+            _log.warning("a warm interpreter says: %s", line)
+        self._said += len(said)
+
     def _ended(self, status: int, cpu_ms: float, max_rss_bytes: int) -> None:
         del status, cpu_ms, max_rss_bytes
         self.close()
 
     def _lost(self) -> None:
         if not self._ready.done():
-            self._ready.set_exception(IsolationError("a warm interpreter ended", hint="its own message is on stderr"))
+            self._ready.set_exception(IsolationError("a warm interpreter ended", hint="the log has what it said"))
             # Nobody may be waiting any more.
             self._ready.exception()
         ends, self._ends = self._ends, {}
