@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentbox.engine.capture import Capture, drain
+from agentbox.engine.capture import Capture, PipeFollower, SinkFollower
 
 
 @given(st.lists(st.binary(max_size=70), max_size=30), st.integers(min_value=1, max_value=200))
@@ -36,30 +36,62 @@ def test_a_flood_is_held_in_memory_of_the_size_of_the_cap() -> None:
     assert capture.result().total_bytes == 2000 << 16
 
 
-async def test_a_pipe_is_read_to_its_end_and_closed() -> None:
+def _pipe() -> tuple[int, int]:
     read, write = os.pipe()
     os.set_blocking(read, False)
+    return read, write
+
+
+async def test_a_pipe_is_followed_while_it_is_written_and_closed_at_the_end() -> None:
+    read, write = _pipe()
     capture = Capture(100)
-    draining = asyncio.create_task(drain(read, capture))
+    told = asyncio.Event()
+    follower = PipeFollower(read, capture, lambda _: told.set())
     os.write(write, b"one ")
-    await asyncio.sleep(0)
+    await told.wait()
+    assert capture.result().data == b"one "
     os.write(write, b"two")
     os.close(write)
-    await draining
+    await follower.finish()
+    follower.close()
     assert capture.result().data == b"one two"
     with pytest.raises(OSError):
         os.fstat(read)
 
 
+async def test_what_is_in_a_pipe_is_taken_although_a_dying_writer_holds_it_open() -> None:
+    read, write = _pipe()
+    capture = Capture(1 << 20)
+    follower = PipeFollower(read, capture, lambda _: None)
+    os.write(write, b"x" * 60000)
+    await follower.finish()
+    follower.close()
+    os.close(write)
+    assert capture.result().total_bytes == 60000
+
+
+async def test_a_follower_that_is_closed_early_gives_its_descriptor_back_once() -> None:
+    read, write = _pipe()
+    follower = PipeFollower(read, Capture(10), lambda _: None)
+    follower.close()
+    again = os.open(os.devnull, os.O_RDONLY)
+    follower.close()
+    os.fstat(again)
+    os.close(again)
+    os.close(write)
+
+
 async def test_chunks_are_handed_on_in_order() -> None:
-    read, write = os.pipe()
-    os.set_blocking(read, False)
+    read, write = _pipe()
     seen: list[bytes] = []
 
-    async def on_chunk(chunk: bytes) -> None:
+    async def sink(chunk: bytes) -> None:
         seen.append(chunk)
 
     os.write(write, b"abc")
     os.close(write)
-    await drain(read, Capture(10), on_chunk)
+    follower = SinkFollower(read, Capture(10), lambda _: None, sink)
+    await follower.finish()
     assert b"".join(seen) == b"abc"
+    with pytest.raises(OSError):
+        os.fstat(read)

@@ -10,7 +10,8 @@ import socket
 import subprocess
 from pathlib import Path
 
-from agentbox.isolation.boxes import Box, Channel
+from agentbox.isolation.boxes import Box
+from agentbox.isolation.channel import Channel
 from agentbox.isolation.launcher import wire
 from agentbox.isolation.plan import LaunchPlan, unisolated_plan
 from agentbox.models import Confinement, Limits
