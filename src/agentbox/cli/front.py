@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_POLICY = "agentbox.policy"
 ISOLATIONS = ("auto", "jail", "guard")
 WITNESSES = ("off", "exec", "all")
+_LOOKED_AT_BYTES = 1 << 16
 
 
 class Options:
@@ -91,11 +92,15 @@ def _forked_launcher() -> tuple[Forked, socket.socket] | None:
     if sys.platform != "linux":
         return None
     from agentbox.isolation.launcher.forked import fork_launcher
+    from agentbox.linux.cgroup_grace import begin_grace_period
 
     try:
-        return fork_launcher()
+        launcher = fork_launcher()
     except OSError:
         return None
+    # Its box will join control groups.
+    begin_grace_period()
+    return launcher
 
 
 def _run(options: Options, launcher: tuple[Forked, socket.socket] | None) -> int:
@@ -111,7 +116,7 @@ def _run(options: Options, launcher: tuple[Forked, socket.socket] | None) -> int
         from agentbox.isolation.early import open_facilities
 
         limits = agent_limits(settings)
-        facilities = open_facilities(launcher, limits)
+        facilities = open_facilities(launcher, limits, joins=_may_open_network(options.policy))
         try:
             bundle.load("plan")
             policy = _policy(options.policy)
@@ -174,6 +179,20 @@ def _working_directory() -> str:
             f"the working directory cannot be used: {error.strerror}", hint="change to a directory that exists"
         ) from error
     return directory
+
+
+def _may_open_network(path: str) -> bool:
+    """A first look at a policy that was not read yet: whether it may have rules that open the network. What it says
+    is only about how fast the box is there."""
+    try:
+        # What is no file can be read once.
+        if not os.path.isfile(path):
+            return True
+        with open(path, "rb", buffering=0) as file:
+            text = file.read(_LOOKED_AT_BYTES).lower()
+    except OSError:
+        return True
+    return b"net" in text or b"include" in text or len(text) == _LOOKED_AT_BYTES
 
 
 def _policy(path: str) -> Policy:

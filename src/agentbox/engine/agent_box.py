@@ -10,7 +10,6 @@ from agentbox.engine.guarding import CHANNEL, POLICY, guarded_environment, held_
 from agentbox.engine.lent_files import OWN_DIRECTORY
 from agentbox.errors import ConfinementError
 from agentbox.guest.injection import GUARD_DIR, injection, policy_file
-from agentbox.isolation import host
 from agentbox.isolation.backend import build_in_cgroup
 from agentbox.isolation.backends.jail import JailBackend
 from agentbox.isolation.plan import AgentView, agent_plan, unisolated_plan
@@ -98,10 +97,10 @@ class AgentBox:
             )
             self.outside.write_policy(policy_file(self._policy))
             return await build_in_cgroup(facilities, plan, self._confinement, lambda: None)
-        uid, gid = facilities.ids.take()
+        uid, gid = facilities.take_ids()
         plan = agent_plan(
             self._confinement,
-            host.view(),
+            facilities.host_view(),
             AgentView(
                 directory=self._directory,
                 shown=(*((path, path) for path in self._view.shown), (self._guard, GUARD_DIR)),

@@ -291,6 +291,8 @@ async def build_in_cgroup(
     try:
         if cgroup is not None:
             cgroup.set_limits(limits)
+            if not facilities.launcher.has_begun(plan):
+                group_fds = cgroup.attach_fds()
         elif facilities.cgroups is not None:
             cgroup = facilities.cgroups.create(os.urandom(8).hex(), limits)
             group_fds = cgroup.attach_fds()

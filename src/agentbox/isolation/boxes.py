@@ -10,6 +10,7 @@ import sys
 
 from agentbox.errors import ConfinementError, IsolationError
 from agentbox.isolation.channel import Channel
+from agentbox.isolation.plan import fits
 from agentbox.light import asyncio, contextlib, signal, socket
 from agentbox.records import asdict, dataclass
 
@@ -49,17 +50,26 @@ class Launcher:
         self._starting: asyncio.Lock | None = None
         self._adopted: socket.socket | None = None
         self._begun: socket.socket | None = None
+        self._skeleton: LaunchPlan | None = None
 
     @property
     def pid(self) -> int | None:
         """PID of the launcher process, None when there is none."""
         return self._process.pid if self._process else None
 
-    def adopt(self, process: Forked, sock: socket.socket, begun: socket.socket) -> None:
-        """Use a launcher that this process forked, and for the first box the one that it was told to begin."""
+    def adopt(
+        self, process: Forked, sock: socket.socket, begun: socket.socket, skeleton: LaunchPlan | None = None
+    ) -> None:
+        """Use a launcher that this process forked, and for the first box the one that it was told to begin, as the
+        skeleton says if there is one."""
         self._process = process
         self._adopted = sock
         self._begun = begun
+        self._skeleton = skeleton
+
+    def has_begun(self, plan: LaunchPlan) -> bool:
+        """Whether the box of this plan was begun already, and so has joined its control groups."""
+        return self._begun is not None and (self._skeleton is None or fits(plan, self._skeleton))
 
     async def _ensure(self) -> Channel:
         if self._starting is None:
@@ -112,8 +122,14 @@ class Launcher:
         Raises ConfinementError (with `step` and `errno`) when the kernel refused a step; nothing is left then.
         """
         channel = await self._ensure()
+        of_it = self.has_begun(plan)
         begun, self._begun = self._begun, None
+        skeleton, self._skeleton = self._skeleton, None
         theirs = None
+        if begun is not None and not of_it:
+            await channel.send({"forget": True})
+            begun.close()
+            begun = None
         if begun is None:
             begun, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         box = Box(Channel(begun), plan)
@@ -123,11 +139,19 @@ class Launcher:
             box.listen_to_judge(Channel(verdicts), on_spawn)
             judge_ends.append(judge_end.detach())
         try:
-            if theirs is None:
-                await box.send_plan([*judge_ends, *network_fds, *cgroup_fds])
-            else:
-                with theirs:
-                    await channel.send({"box": asdict(plan)}, [theirs.fileno(), *judge_ends, *network_fds, *cgroup_fds])
+            try:
+                if theirs is None and skeleton is not None:
+                    await channel.send({"plan": asdict(plan)}, judge_ends)
+                elif theirs is None:
+                    await box.send_plan([*judge_ends, *network_fds, *cgroup_fds])
+                else:
+                    with theirs:
+                        given = [theirs.fileno(), *judge_ends, *network_fds, *cgroup_fds]
+                        await channel.send({"box": asdict(plan)}, given)
+            finally:
+                # A box that fails is gone when its judge's socket ends, which this process must not hold open.
+                for fd in judge_ends:
+                    os.close(fd)
             async with asyncio.timeout(_BUILD_TIMEOUT_SECONDS):
                 await box.built()
         except TimeoutError:
@@ -142,9 +166,6 @@ class Launcher:
         except BaseException:
             await box.destroy()
             raise
-        finally:
-            for fd in judge_ends:
-                os.close(fd)
         return box
 
     async def start_nursery(self, nursery: dict[str, Any], descriptors: Sequence[int]) -> socket.socket:

@@ -28,6 +28,9 @@ class Channel:
         self.closed = False
 
     def _readable(self) -> None:
+        if self.closed:
+            # In the same round of the loop, before this was called.
+            return
         try:
             more = self._receiver.fill()
             while (taken := self._receiver.take()) is not None:

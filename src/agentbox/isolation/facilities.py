@@ -11,18 +11,21 @@ from agentbox.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from agentbox.isolation.plan import HostView
     from agentbox.linux.cgroups import Cgroup
 
 
 @dataclass(slots=True)
 class Facilities:
     """Opened once per owning process, before any backend; `held` are the controllers that work on this host. `begun` is
-    the control group that a box which was only announced joins; see early.py."""
+    the control group that a box which was only announced joins, `begun_ids` its ids; see early.py."""
 
     launcher: Launcher = field(default_factory=Launcher)
     ids: host.BoxIds = field(default_factory=host.BoxIds)
     cgroups: CgroupTree | None = None
     begun: Cgroup | None = None
+    begun_ids: tuple[int, int] | None = None
+    seen: HostView | None = None
 
     @classmethod
     async def open(cls) -> Facilities:
@@ -34,6 +37,17 @@ class Facilities:
     def held(self) -> frozenset[str]:
         """Those of memory, pids and cpu that a control group holds here."""
         return self.cgroups.controllers if self.cgroups else frozenset()
+
+    def take_ids(self) -> tuple[int, int]:
+        """uid and gid of a new box, to be given back to `ids`."""
+        taken, self.begun_ids = self.begun_ids, None
+        return taken or self.ids.take()
+
+    def host_view(self) -> HostView:
+        """The host's layout as far as boxes see it, looked at once."""
+        if self.seen is None:
+            self.seen = host.view()
+        return self.seen
 
     async def close(self) -> None:
         """End the launcher and give the control groups back. Boxes must have been destroyed."""

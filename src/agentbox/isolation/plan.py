@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from agentbox.models import Confinement
 from agentbox.records import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from agentbox.models import Confinement, Limits, ProgramRule
+    from agentbox.models import Limits, ProgramRule
 
 GUEST_UID = 1000
 WORKSPACE = "/work"
@@ -159,6 +160,31 @@ def disk_of(limits: Limits) -> tuple[int, int]:
     """Bytes and inodes of the one file system that holds everything a box may write."""
     disk_bytes = limits.disk_mb * _MIB
     return disk_bytes + _SKELETON_BYTES, max(_MIN_INODES, disk_bytes // _BYTES_PER_INODE) + _SKELETON_INODES
+
+
+def skeleton_of(limits: Limits, host: HostView, *, host_uid: int, host_gid: int) -> LaunchPlan:
+    """What every plan of a box of that uid has in common, before it is known what it is for. `limits` are the highest
+    that it may get."""
+    return jail_plan(Confinement(limits), host, host_uid=host_uid, host_gid=host_gid, memory_held_by_cgroup=True)
+
+
+# What a skeleton fixes; of its other parts a plan may have more.
+_FIXED = (
+    *("namespaces", "host_uid", "host_gid", "guest_uid", "hostname", "devices", "links"),
+    *("proc_masked_files", "proc_masked_directories", "proc_read_only"),
+)
+
+
+def fits(plan: LaunchPlan, skeleton: LaunchPlan) -> bool:
+    """Whether a box that was begun as the skeleton says can become that of the plan."""
+    return (
+        plan.judge
+        and not plan.staged
+        and not plan.joins
+        and all(getattr(plan, name) == getattr(skeleton, name) for name in _FIXED)
+        and plan.binds[: len(skeleton.binds)] == skeleton.binds
+        and plan.files[: len(skeleton.files)] == skeleton.files
+    )
 
 
 def unisolated_plan(

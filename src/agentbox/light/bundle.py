@@ -35,7 +35,7 @@ else:
 
 # The set that is there before each, and what it begins with.
 _SETS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "front": ("", ("agentbox.cli.front", "agentbox.isolation.launcher.forked")),
+    "front": ("", ("agentbox.cli.front", "agentbox.isolation.launcher.forked", "agentbox.linux.cgroup_grace")),
     "launcher": ("front", ("agentbox.isolation.launcher.serving",)),
     "begin": ("front", ("agentbox.config", "agentbox.engine.limits", "agentbox.isolation.early")),
     "plan": (

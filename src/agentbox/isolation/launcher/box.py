@@ -43,11 +43,12 @@ def report_failure(sock: socket.socket, error: BaseException) -> None:
         wire.send(sock, {"error": text, "step": step, "errno": code})
 
 
-def join(cgroups: list[int]) -> None:
-    """Enter the control groups whose cgroup.procs files these descriptors are, and close them."""
+def join(cgroups: list[int], *others: int) -> None:
+    """Enter the control groups whose cgroup.procs files these descriptors are, with other processes, and close them."""
     with step("join cgroup"):
         for fd in cgroups:
-            os.write(fd, b"0")
+            for pid in (0, *others):
+                os.write(fd, b"%d" % pid)
             os.close(fd)
 
 
@@ -70,43 +71,56 @@ def build(plan: dict[str, Any], sock: socket.socket, descriptors: list[int]) -> 
         os.close(workspace)
         init.serve(sock, plan, whole_namespace=False)
         return
-    host_uid, host_gid = plan["host_uid"], plan["host_gid"]
     trees: dict[str, int] = {}
     if process.has_capability(process.CAP_SYS_ADMIN):
         with step("open mounts"):
             trees = root.open_trees(plan)
     with step("join network"):
         _enter(plan["joins"], joined)
-    if os.geteuid() == 0 and host_uid != 0:
-        with step("take the box's uid"):
-            process.become_user(host_uid, host_gid)
-    with step("unshare"):
-        namespaces.unshare(_ALL_NAMESPACES & ~(namespaces.CLONE_NEWNET if joined else 0))
-    with step("map ids"):
-        namespaces.map_own_ids(plan["guest_uid"], host_uid, host_gid)
-    if not joined:
-        with step("loopback"):
-            namespaces.bring_loopback_up()
-    with step("private mounts"):
-        mounts.make_private()
+    unshare(plan, network=not joined)
     if not trees:
         with step("open mounts"):
             trees = root.open_trees(plan)
-    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    ours, theirs = socket.socketpair()
-    with step("fork init"):
-        pid = os.fork()
+    pid, proc, ours, theirs = fork_init()
     if pid != 0:
         wire.send(sock, {"forked": pid}, [os.pidfd_open(pid)])
         theirs.close()
         if verdicts is not None:
-            _judge(plan, pid, proc, ours, verdicts)
+            watch(plan, pid, proc, ours, verdicts)
         os._exit(0)
     os.close(proc)
     ours.close()
     if verdicts is not None:
         verdicts.close()
-    _finish(plan, trees, sock, theirs)
+    finish(plan, root.build(plan, trees, sock), sock, theirs)
+
+
+def unshare(plan: dict[str, Any], *, network: bool, cgroups: bool = True) -> None:
+    """Take the box's id, where root gives it one, and leave all namespaces for new ones; that of the `network` only
+    where none was joined, that of control groups only when those were."""
+    host_uid, host_gid = plan["host_uid"], plan["host_gid"]
+    if os.geteuid() == 0 and host_uid != 0:
+        with step("take the box's uid"):
+            process.become_user(host_uid, host_gid)
+    with step("unshare"):
+        kept = (0 if network else namespaces.CLONE_NEWNET) | (0 if cgroups else namespaces.CLONE_NEWCGROUP)
+        namespaces.unshare(_ALL_NAMESPACES & ~kept)
+    with step("map ids"):
+        namespaces.map_own_ids(plan["guest_uid"], host_uid, host_gid)
+    if network:
+        with step("loopback"):
+            namespaces.bring_loopback_up()
+    with step("private mounts"):
+        mounts.make_private()
+
+
+def fork_init() -> tuple[int, int, socket.socket, socket.socket]:
+    """Fork the init, the first process of the new PID namespace: 0 in it and its pid in the judge, a descriptor of the
+    judge's /proc, the judge's end of a socket between both, and the init's."""
+    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    ours, theirs = socket.socketpair()
+    with step("fork init"):
+        return os.fork(), proc, ours, theirs
 
 
 def _enter(kinds: list[str], joined: list[int]) -> None:
@@ -118,7 +132,7 @@ def _enter(kinds: list[str], joined: list[int]) -> None:
         os.close(fd)
 
 
-def _judge(plan: dict[str, Any], init_pid: int, proc: int, init: socket.socket, verdicts: socket.socket) -> None:
+def watch(plan: dict[str, Any], init_pid: int, proc: int, init: socket.socket, verdicts: socket.socket) -> None:
     """Stay outside the PID namespace and decide on every execve of the box; see judge.py."""
     try:
         _, listeners, _, _ = socket.recv_fds(init, 1, 1)
@@ -132,9 +146,9 @@ def _judge(plan: dict[str, Any], init_pid: int, proc: int, init: socket.socket, 
             os.kill(init_pid, signal.SIGKILL)
 
 
-def _finish(plan: dict[str, Any], trees: dict[str, int], sock: socket.socket, judge_end: socket.socket) -> None:
-    """The rest, in the box's init: its view of the file system, its confinement, its service."""
-    channel = root.build(plan, trees, sock)
+def finish(plan: dict[str, Any], channel: socket.socket | None, sock: socket.socket, judge_end: socket.socket) -> None:
+    """The rest, in the box's init, when its root is complete: its confinement, its service. `channel` is the listener
+    for guards, if any."""
     with step("open workspace"):
         workspace = os.open(plan["workspace"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with step("host name"):

@@ -21,11 +21,12 @@ _WRITABLE = mounts.ATTR_NOSUID | mounts.ATTR_NODEV
 _CHANNEL_BACKLOG = 256
 
 
-def open_trees(plan: dict[str, Any]) -> dict[str, int]:
+def open_trees(plan: dict[str, Any], maps: dict[int, int] | None = None) -> dict[str, int]:
     """Detached copies of everything that the host lends: by target, in the order in which they must be attached.
 
     Called by root before it gives its identity up, so that directories only root can reach can be lent, or by an
-    ordinary user inside its user namespace.
+    ordinary user inside its user namespace. `maps` are id maps that were made before, by the owner of what they show;
+    this closes them.
     """
     trees = {}
     for source, target in plan["binds"]:
@@ -33,7 +34,7 @@ def open_trees(plan: dict[str, Any]) -> dict[str, int]:
         mounts.set_attributes(trees[target], _READ_ONLY)
     for name in plan["devices"]:
         trees[f"/dev/{name}"] = mounts.clone_tree(f"/dev/{name}", recursive=False)
-    maps: dict[int, int] = {}
+    maps = {} if maps is None else maps
     for path, writable in sorted(plan["grants"]):
         tree = trees[path] = mounts.clone_tree(path)
         mounts.set_attributes(tree, _WRITABLE if writable else _READ_ONLY)
@@ -53,15 +54,38 @@ def open_trees(plan: dict[str, Any]) -> dict[str, int]:
 def build(plan: dict[str, Any], trees: dict[str, int], owner: socket.socket) -> socket.socket | None:
     """Make the root of this mount namespace and move into it. `owner` fills the workspace meanwhile, where the plan is
     staged. Returns the listener of the guard's channel, where the plan has one."""
+    begin(plan)
+    open_writable(plan)
+    fill(plan, trees)
+    hide(plan)
+    own_filesystems(plan)
+    return complete(plan, owner)
+
+
+def begin(plan: dict[str, Any], stage: str = _STAGE) -> None:
+    """An empty root, in which this process is from now on. What the host has at and below `stage` cannot be reached
+    any more."""
     os.umask(0o022)
     with step("new root"):
-        options = {"size": str(plan["disk_bytes"]), "nr_inodes": str(plan["inodes"]), "mode": "0755"}
-        top = mounts.new_filesystem("tmpfs", mounts.ATTR_NOSUID | mounts.ATTR_NODEV, **options)
-        mounts.attach(top, _STAGE)
+        top = mounts.new_filesystem("tmpfs", mounts.ATTR_NOSUID | mounts.ATTR_NODEV, **_size(plan), mode="0755")
+        mounts.attach(top, stage)
         os.close(top)
-        os.chdir(_STAGE)
-    with step("writable directories"):
-        _open_writable(plan)
+        os.chdir(stage)
+
+
+def resize(plan: dict[str, Any]) -> None:
+    """Hold the root to the plan's size, whatever it had before."""
+    with step("new root"):
+        options = ",".join(f"{name}={value}" for name, value in _size(plan).items())
+        mounts.mount("tmpfs", ".", None, mounts.MS_REMOUNT | mounts.MS_NOSUID | mounts.MS_NODEV, options)
+
+
+def _size(plan: dict[str, Any]) -> dict[str, str]:
+    return {"size": str(plan["disk_bytes"]), "nr_inodes": str(plan["inodes"])}
+
+
+def fill(plan: dict[str, Any], trees: dict[str, int]) -> None:
+    """Put the plan's files, links and mounts into the root."""
     for path, text in plan["files"]:
         with step(f"write {path}"):
             view.write_file(path, text.encode())
@@ -74,10 +98,18 @@ def build(plan: dict[str, Any], trees: dict[str, int], owner: socket.socket) -> 
             view.make_mount_point(f".{target}", tree)
             mounts.attach(tree, f".{target}")
             os.close(tree)
+
+
+def hide(plan: dict[str, Any]) -> None:
+    """Cover what the plan's mounts show and must not."""
     with step("hide"):
         view.hide(plan["hidden"])
     with step("working directory"):
         os.makedirs(f".{plan['workspace']}", exist_ok=True)
+
+
+def own_filesystems(plan: dict[str, Any]) -> None:
+    """The box's own processes and terminals."""
     with step("mount /proc"):
         _mount_proc(plan)
     with step("mount /dev/pts"):
@@ -85,6 +117,10 @@ def build(plan: dict[str, Any], trees: dict[str, int], owner: socket.socket) -> 
         flags = mounts.MS_NOSUID | mounts.MS_NOEXEC
         mounts.mount("devpts", "./dev/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=0620")
         os.symlink("pts/ptmx", "./dev/ptmx")
+
+
+def complete(plan: dict[str, Any], owner: socket.socket) -> socket.socket | None:
+    """Move into the root and seal it; see `build`."""
     channel = None
     if plan["channel"]:
         with step("guard's channel"):
@@ -111,13 +147,14 @@ def _listen(path: str) -> socket.socket:
     return listener
 
 
-def _open_writable(plan: dict[str, Any]) -> None:
+def open_writable(plan: dict[str, Any]) -> None:
     """Directories of the root's tmpfs that stay writable when the root is sealed: each is a mount of its own. They
     share the one file system, so the disk limit holds their sum."""
-    for path, mode in plan["writable"]:
-        os.makedirs(f".{path}")
-        os.chmod(f".{path}", mode)
-        mounts.bind(f".{path}", f".{path}")
+    with step("writable directories"):
+        for path, mode in plan["writable"]:
+            os.makedirs(f".{path}")
+            os.chmod(f".{path}", mode)
+            mounts.bind(f".{path}", f".{path}")
 
 
 def _mount_proc(plan: dict[str, Any]) -> None:

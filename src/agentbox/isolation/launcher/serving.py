@@ -8,6 +8,7 @@ import select
 import sys
 
 from agentbox.isolation.launcher import box, orphans, wire
+from agentbox.isolation.launcher.begun import Begun
 from agentbox.isolation.launcher.steps import StepError, step
 from agentbox.light import contextlib, signal, socket
 from agentbox.linux import process
@@ -21,8 +22,9 @@ def serve(owner_fd: int) -> None:
     """Fork a box for every request; end when the owner's end of the socket closes.
 
     A request is the plan of a box (`box`), or only announces one (`begin`): that one joins its control groups, which
-    waits for the kernel's grace periods, while its owner is still making the plan, and then reads it from its own
-    socket.
+    waits for the kernel's grace periods, while its owner is still making the plan. Where it is told a `skeleton` of the
+    plan, it builds that too (begun.py), and the plan comes here (`plan`), or that none will (`forget`); else the box
+    reads the plan from its own socket.
     """
     if sys.platform == "linux":
         process.become_subreaper()
@@ -42,6 +44,7 @@ def serve(owner_fd: int) -> None:
     poller.register(owner, select.POLLIN)
     poller.register(wake_read, select.POLLIN)
     forked: dict[int, bool] = {}
+    begun: Begun | None = None
     while True:
         for fd, _ in poller.poll():
             if fd == wake_read:
@@ -51,6 +54,16 @@ def serve(owner_fd: int) -> None:
                 return
         while (taken := receiver.take()) is not None:
             message, descriptors = taken
+            if begun is not None and ("plan" in message or "forget" in message):
+                if "plan" in message:
+                    begun.complete(message["plan"], descriptors)
+                begun.close()
+                begun = None
+                for fd in descriptors:
+                    os.close(fd)
+                continue
+            told = message.get("begin", {}).get("skeleton")
+            early = Begun(**told) if told else None
             try:
                 pid = os.fork()
             except OSError as error:
@@ -63,10 +76,15 @@ def serve(owner_fd: int) -> None:
                 receiver.close()
                 for fd in (owner.detach(), wake_read, wake_write):
                     os.close(fd)
-                _live(message, descriptors)
+                if begun is not None:
+                    begun.close()
+                _live(message, descriptors, early)
             forked[pid] = "nursery" in message or message["box" if "box" in message else "begin"]["namespaces"]
             for fd in descriptors:
                 os.close(fd)
+            if early is not None:
+                begun = early
+                begun.lend()
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
                 if not forked.get(ended.si_pid, True):
@@ -76,10 +94,13 @@ def serve(owner_fd: int) -> None:
                 os.waitpid(ended.si_pid, os.WNOHANG)
 
 
-def _live(message: dict[str, Any], descriptors: list[int]) -> None:
+def _live(message: dict[str, Any], descriptors: list[int], begun: Begun | None) -> None:
     """The life of a box's process; never returns."""
     sock = socket.socket(fileno=descriptors[0])
     try:
+        if begun is not None:
+            begun.live(sock, descriptors[1:])
+            os._exit(0)
         if "begin" in message:
             box.join(descriptors[1:])
             message, descriptors = _plan(sock)
