@@ -19,11 +19,16 @@ class NotHereError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Case(Generic[Measured]):
-    """Something to measure: `call` does it once and gives what was measured, `samples` times in each round."""
+    """Something to measure: `call` does it once and gives what was measured, `samples` times in each round.
+
+    The machine is left alone afterwards for `rest_seconds`, so that what the call left to be done in the background is
+    not paid by the next case.
+    """
 
     name: str
     call: Callable[[], Measured]
     samples: int = 1
+    rest_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -34,14 +39,9 @@ class Taken(Generic[Measured]):
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def interleave(
-    cases: Sequence[Case[Measured]], rounds: int, *, gap_seconds: float = 0.0, warm_up: bool = True, seed: int = 1
-) -> Taken[Measured]:
+def interleave(cases: Sequence[Case[Measured]], rounds: int, *, warm_up: bool = True, seed: int = 1) -> Taken[Measured]:
     """Measure all cases in `rounds` rounds, after one that is thrown away when `warm_up`. One that fails is left out
     from there on, and the others go on.
-
-    After each call the machine is left alone for `gap_seconds`, so that what one case left to be done in the background
-    is not paid by the next.
     """
     taken: Taken[Measured] = Taken({case.name: [] for case in cases})
     shuffle = random.Random(seed).shuffle
@@ -59,8 +59,8 @@ def interleave(
             except Exception as error:
                 taken.failed[name] = reason(error)
                 del going[name]
-            if gap_seconds:
-                time.sleep(gap_seconds)
+            if name in going and going[name].rest_seconds:
+                time.sleep(going[name].rest_seconds)
         if number:
             for name in going:
                 taken.rounds[name].append(found[name])

@@ -27,6 +27,7 @@ BASH_BODY = {"code": "echo 1", "language": "bash"}
 POLICY_BODY = {"code": PROGRAM, "policy": "read: .\nwrite: ./out\nlimits: memory_mb=200\n"}
 ALWAYS = {"AGENTBOX_PYTHON": PYTHON}
 SIZE = "AGENTBOX_POOL_SIZE"
+NODE_SIZE = "AGENTBOX_POOL_NODE_SIZE"
 # No pool; a warm interpreter that forks into a new box when a run comes; boxes in stock, as many as by default.
 COLD = {"AGENTBOX_POOL": "0"}
 ON_DEMAND = {SIZE: "0"}

@@ -20,7 +20,7 @@ from benchmarks.spread import Spread, ratio_in_rounds
 
 TITLE = "Runs per second"
 CALLERS = (1, 4)
-GAP_SECONDS = 0.3
+REST_SECONDS = 0.3
 WARM = "agentbox, POST /v1/run, warm"
 POLICY = f"{WARM}, policy and trace"
 ON_DEMAND = "agentbox, POST /v1/run, on demand"
@@ -56,11 +56,11 @@ def measure(options: Options) -> Section:
         wishes = list(_wishes(Servers(stack)))
         made, without = prepared(wishes)
         cases = [
-            Case(named(wish.name, callers), _call(order, callers, seconds))
+            Case(named(wish.name, callers), _call(order, callers, seconds), rest_seconds=REST_SECONDS)
             for wish, order in made
             for callers in CALLERS
         ]
-        taken = interleave(cases, options.rounds_or(6, 1), gap_seconds=GAP_SECONDS, warm_up=not options.quick)
+        taken = interleave(cases, options.rounds_or(6, 1), warm_up=not options.quick)
     rows = []
     for wish in wishes:
         for callers in CALLERS:
