@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import socket
+import threading
 
 import httpx
 import pytest
 
 from agentbox.config import Settings
 from agentbox.errors import ConfinementError, OverloadedError
-from agentbox.server import stream
+from agentbox.server import protocol, stream
+from tests.integration.raw_http import run_request
 from tests.unit.server.memory_runner import live_server
 
 
@@ -72,6 +74,34 @@ def test_run_is_over_when_its_client_has_gone() -> None:
             client.post("/v1/run", json={"code": "import time; time.sleep(60)"})
         server.stop()
         assert server.runner.ended == 1
+
+
+def test_client_that_takes_nothing_of_its_answer_loses_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = threading.Event()
+    forget = protocol.StrictProtocol.connection_lost
+
+    def connection_lost(connection: protocol.StrictProtocol, error: Exception | None) -> None:
+        forget(connection, error)
+        lost.set()
+
+    monkeypatch.setattr(protocol.StrictProtocol, "connection_lost", connection_lost)
+    monkeypatch.setattr(protocol, "WRITE_STALL_SECONDS", 0.05)
+    with live_server() as server, socket.socket() as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+        peer.connect((server.host, server.port))
+        # More than the kernel keeps for a connection.
+        peer.sendall(run_request("print('x' * (12 << 20))").encode())
+        assert lost.wait(30)
+        assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def test_head_and_body_of_an_answer_come_in_one_piece() -> None:
+    with live_server() as server, socket.create_connection((server.host, server.port), 10) as peer:
+        for _ in range(2):
+            peer.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert peer.recv(65536).endswith(b"}")
+        peer.sendall(b"HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert peer.recv(65536).startswith(b"HTTP/1.1 405 ")
 
 
 def test_one_connection_too_many_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
