@@ -91,7 +91,7 @@ def over_http(url: str, body: dict[str, Any], callers: int, seconds: float) -> L
             now = time.perf_counter()
             check(connection.answer)
             taken.append((now - begun.pop(connection)) * 1000)
-            starts[connection.start()] += 1
+            starts[connection.timings().get("start", "")] += 1
             if now - start < seconds:
                 ask(connection)
     return _loop(taken, now - start, None if starts[""] else starts["warm"])

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 LIMIT_SECONDS = 60.0
-_START = re.compile(rb'"start":\s*"(\w+)"')
+_TIMINGS = re.compile(rb'"timings":\s*(\{[^}]*\})')
 
 
 class Connection:
@@ -83,10 +83,10 @@ class Connection:
         assert self.socket is not None
         return self.socket.recv(65536)
 
-    def start(self) -> str:
-        """How the last run began, where its answer says it."""
-        found = _START.search(self.answer)
-        return found[1].decode() if found else ""
+    def timings(self) -> dict[str, Any]:
+        """Where the time of the last run went, as far as its answer says it."""
+        found = _TIMINGS.search(self.answer)
+        return dict(json.loads(found[1])) if found else {}
 
     def close(self) -> None:
         """Close it; a later call opens it again."""

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 from benchmarks import rivals, ways
 from benchmarks.containers import Runsc, program
@@ -37,25 +39,35 @@ DOCKER_TO_HTTP = f"{DOCKER_RUNC}, to {HTTP_WARM}"
 NOTE = (
     "Milliseconds of one run that prints 1, as its caller sees them; after each call the machine rests for 20 ms, and "
     "for 200 after a warm Node. Warm: a server with its defaults; on demand: its pool has a warm interpreter and no "
-    "boxes; cold: it has no pool. What the runs themselves say of their start stands behind a case, in percent. HTTP "
-    "is on one connection that is kept open. Containers have no network."
+    "boxes; cold: it has no pool. Behind a case stands what its runs say of themselves: how many percent began so, "
+    "median milliseconds until the program ran (start) and until it had ended (run). HTTP is on one connection that is "
+    "kept open. Containers have no network."
 )
 
 Call = Callable[[], float]
 
 
 class Tallied:
-    """A call of ours that counts how its runs began."""
+    """A call of ours that keeps what its runs say of themselves: how they began, and where their time went."""
 
-    def __init__(self, call: Callable[[], tuple[float, str]]) -> None:
+    def __init__(self, call: Callable[[], tuple[float, Mapping[str, Any]]]) -> None:
         self._call = call
-        self.starts: Counter[str] = Counter()
+        self._timings: list[Mapping[str, Any]] = []
 
     def __call__(self) -> float:
         """Milliseconds."""
-        taken, start = self._call()
-        self.starts[start] += 1
+        taken, timings = self._call()
+        self._timings.append(timings)
         return taken
+
+    def figures(self) -> dict[str, float]:
+        """How many percent began in which way; median milliseconds until the program ran, and of the program."""
+        said = [timings for timings in self._timings if "start" in timings]
+        starts = Counter(timings["start"] for timings in said)
+        found = {f"% {start}": count * 100 / starts.total() for start, count in starts.most_common()}
+        for part in ("start_ms", "run_ms") if said else ():
+            found[part.replace("_", " ")] = statistics.median(timings[part] for timings in said)
+        return found
 
 
 def measure(options: Options) -> Section:
@@ -73,7 +85,8 @@ def measure(options: Options) -> Section:
             rows[wish.name] = unmeasured(wish.name, taken.failed[wish.name], wish.ours)
             continue
         rounds = taken.rounds[wish.name]
-        ratio, extra = ratio_in_rounds(rounds, taken.rounds[BASELINE]), shares(call)
+        ratio = ratio_in_rounds(rounds, taken.rounds[BASELINE])
+        extra = call.figures() if isinstance(call, Tallied) else {}
         rows[wish.name] = Row(wish.name, Spread.of_rounds(rounds), ratio=ratio, extra=extra)
     if DOCKER_RUNC in taken.rounds and HTTP_WARM in taken.rounds:
         ratio = ratio_in_rounds(taken.rounds[DOCKER_RUNC], taken.rounds[HTTP_WARM])
@@ -81,12 +94,6 @@ def measure(options: Options) -> Section:
     else:
         compared = Row(DOCKER_TO_HTTP, missing="needs both rows")
     return Section("runs", TITLE, BASELINE, (*(rows[wish.name] for wish in wishes), compared), (NOTE,))
-
-
-def shares(call: object) -> Mapping[str, float]:
-    """How many percent of its runs began in which way, where they say it."""
-    starts = call.starts if isinstance(call, Tallied) else Counter()
-    return {f"% {start}": count * 100 / starts.total() for start, count in starts.most_common() if start}
 
 
 def _wishes(stack: ExitStack, servers: Servers) -> Iterator[Wish[Call]]:
@@ -128,13 +135,13 @@ def _ours(stack: ExitStack, servers: Servers) -> Iterator[Wish[Call]]:
 def _post(serve: Callable[[], str], body: dict[str, str]) -> Call:
     connection = Connection(serve(), body)
     connection()
-    return Tallied(lambda: (connection(), connection.start()))
+    return Tallied(lambda: (connection(), connection.timings()))
 
 
 def _stream(serve: Callable[[], str], *, first: bool) -> Call:
     connection = Connection(serve(), ways.BODY, stream=True)
     connection()
-    return Tallied(lambda: (connection.first() if first else connection(), connection.start()))
+    return Tallied(lambda: (connection.first() if first else connection(), connection.timings()))
 
 
 def _node(serve: Callable[[], str]) -> Call:
@@ -149,9 +156,9 @@ def _python(stack: ExitStack, settings: dict[str, str]) -> Call:
     door.run(code=PROGRAM)
     ways.settle(door.process.pid)
 
-    def call() -> tuple[float, str]:
+    def call() -> tuple[float, Mapping[str, Any]]:
         result = door.run(code=PROGRAM)
-        return float(result["ms"]), str(result["timings"].get("start", ""))
+        return float(result["ms"]), result["timings"]
 
     return Tallied(call)
 

@@ -19,6 +19,7 @@ from benchmarks.containers import archive
 from benchmarks.http_door import Connection, answered, check
 from benchmarks.interleaved import NotHereError
 from benchmarks.processes import PYTHON, family, pss_bytes, rss_bytes, seen_to_work, spawning
+from benchmarks.sections.runs import Tallied
 
 BODY = b'{"stdout":"1\\n","timings":{"start":"warm"}}'
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
@@ -76,7 +77,20 @@ def test_connection_takes_its_time_and_knows_how_the_run_began() -> None:
     with server(ANSWER) as url:
         connection = Connection(url, {"code": "print(1)"})
         assert connection() > 0
-        assert connection.start() == "warm"
+        assert connection.timings() == {"start": "warm"}
+
+
+def test_figures_of_a_case_are_what_its_runs_say_of_themselves() -> None:
+    said = iter([{"start": "warm", "start_ms": 1.0, "run_ms": 2.0}, {"start": "cold", "start_ms": 3.0, "run_ms": 4.0}])
+    tallied = Tallied(lambda: (5.0, next(said)))
+    assert [tallied(), tallied()] == [5.0, 5.0]
+    assert tallied.figures() == {"% warm": 50.0, "% cold": 50.0, "start ms": 2.0, "run ms": 3.0}
+
+
+def test_case_whose_runs_say_nothing_has_no_figures() -> None:
+    tallied = Tallied(lambda: (5.0, {}))
+    tallied()
+    assert tallied.figures() == {}
 
 
 def test_first_output_of_a_stream_comes_before_its_result() -> None:
