@@ -32,6 +32,21 @@ function message(op, number) {
   return head
 }
 
+// Without the process's own streams: what only looks at one would make it, and with it change the mode of a pipe that a
+// program may never use by a stream.
+function aside(work) {
+  const streams = ['stdin', 'stdout', 'stderr'].map((name) => [name, Object.getOwnPropertyDescriptor(process, name)])
+  for (const [name, { enumerable }] of streams) {
+    Object.defineProperty(process, name, { configurable: true, enumerable, value: undefined })
+  }
+  try {
+    work()
+  } catch {
+  } finally {
+    for (const [name, descriptor] of streams) Object.defineProperty(process, name, descriptor)
+  }
+}
+
 function load() {
   for (const name of LOADED) {
     try {
@@ -167,10 +182,8 @@ function begin() {
   ;/^/.exec('')
 }
 
-load()
-try {
-  rehearse()
-} catch {}
+aside(load)
+aside(rehearse)
 // Before the event loop begins, as a program does: what is waited for here comes without it.
 import('data:text/javascript,').then(
   () => process.nextTick(begin),

@@ -29,9 +29,12 @@ _START_SECONDS = 30
 _HEAD_BYTES = 4096
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
-# What Node, its libraries or the C library read when they start, by the beginnings of the names, and one that only
-# sounds like it.
-_COLD_NAMES = ("NODE_", "UV_", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "TZ", "ICU_", "OPENSSL_", "SSL_", "V8_")
+# What Node, its libraries or the C library read when they start or print for the first time, by the beginnings of the
+# names, and one that only sounds like it.
+_COLD_NAMES = (
+    "NODE_", "UV_", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "TZ", "ICU_", "OPENSSL_", "SSL_", "V8_", "FORCE_COLOR",
+    "NO_COLOR",
+)  # fmt: skip
 _WARM_NAMES = frozenset({"NODE_ENV"})
 
 
