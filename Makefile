@@ -23,11 +23,12 @@ SCIENCE_VENV := .venv-science
 FUZZ_SLICE := 30
 # Emulated, so slow; they touch nothing of this host and run beside the others.
 VM_TESTS := tests/vm tests/conformance/test_self_check_in_a_machine.py
-# They compare what the host has before and after, so nothing else may come and go meanwhile.
-ALONE := tests/adversarial/resource tests/adversarial/survivors tests/adversarial/egress/test_neighbours.py \
+# Floods, crowds and kills, which take what a machine has; they come when what waits for answers is done.
+HEAVY := tests/adversarial/resource tests/adversarial/survivors tests/adversarial/egress/test_neighbours.py \
 	tests/adversarial/egress/test_floods.py tests/adversarial/run/test_killed_at_random_moments.py \
-	tests/adversarial/run/test_killed_at_any_moment.py tests/conformance \
-	tests/integration/test_cli_run.py tests/integration/test_cli_run_terminal.py
+	tests/adversarial/run/test_killed_at_any_moment.py
+# Two test processes, each a file at a time, the longest files first (tests/arrangement.py), each with its own mounts.
+TWO_AT_A_TIME := -ra -n 2 --dist loadfile --no-loadscope-reorder -p no:cacheprovider
 PIP_FLAGS := -qq --disable-pip-version-check --no-input --retries 5
 
 help: ## list the targets
@@ -43,8 +44,8 @@ test: system-packages $(VENV)/.dev vm-kernel $(S1_VENV)/.ready $(SCIENCE_VENV)/.
 	log=$$(mktemp) code=0; \
 	{ $(VENV)/bin/pytest -ra -p no:cacheprovider $(VM_TESTS) || code=$$?; \
 	$(VENV)/bin/python -m tests.fuzz --seed 1 --seconds $(FUZZ_SLICE) || code=$$?; exit $$code; } >$$log 2>&1 </dev/null & beside=$$!; \
-	$(VENV)/bin/pytest -ra -n 2 --dist loadfile -p no:cacheprovider $(addprefix --ignore=,$(VM_TESTS) $(ALONE)) || code=$$?; \
-	$(VENV)/bin/pytest -ra -p no:cacheprovider $(ALONE) $(addprefix --ignore=,$(VM_TESTS)) || code=$$?; \
+	$(VENV)/bin/pytest $(TWO_AT_A_TIME) $(addprefix --ignore=,$(VM_TESTS) $(HEAVY)) || code=$$?; \
+	$(VENV)/bin/pytest $(TWO_AT_A_TIME) $(HEAVY) || code=$$?; \
 	echo "tests in virtual machines, and slices of make fuzz:"; \
 	wait $$beside || code=$$?; \
 	cat $$log; rm -f $$log; exit $$code

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 import pytest
 
+from tests import arrangement
 from tests import standing as standings_of_host
 from tests.running_server import RunningServer, launch
 from tests.standing import Standing
@@ -41,6 +42,15 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             report.outcome = "failed"
             report.longrepr = f"{item.nodeid}: a part is missing (AGENTBOX_TEST_REQUIRE=1): {reason}"
     return report
+
+
+def pytest_configure() -> None:
+    arrangement.stand_apart()
+    arrangement.be_interruptible()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    arrangement.longest_first(items)
 
 
 def pytest_unconfigure() -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.running_server import RunningServer
 
 CONFIGURATION = Path(__file__).parents[2] / "schemathesis.toml"
-EXAMPLES = int(os.environ.get("AGENTBOX_TEST_SCHEMA_EXAMPLES", "200"))
+EXAMPLES = os.environ.get("AGENTBOX_TEST_SCHEMA_EXAMPLES", "200")
 TOKEN = "k" * 40
 SECONDS = 900
 
@@ -40,9 +40,12 @@ def generated(server: RunningServer, tmp_path: Path, *arguments: str) -> subproc
     )
 
 
-def test_generated_requests_get_documented_answers(start_server: Callable[..., RunningServer], tmp_path: Path) -> None:
+@pytest.mark.parametrize("phases", ["coverage", "examples,fuzzing,stateful"])
+def test_generated_requests_get_documented_answers(
+    phases: str, start_server: Callable[..., RunningServer], tmp_path: Path
+) -> None:
     server = start_server(AGENTBOX_ALLOWED_HOSTS="box.example")
-    ran = generated(server, tmp_path, "--max-examples", str(EXAMPLES), "--workers", "2")
+    ran = generated(server, tmp_path, "--phases", phases, "--max-examples", EXAMPLES, "--workers", "2")
     assert ran.returncode == 0, ran.stdout[-8000:]
     assert not any("Traceback" in line for line in server.lines)
 
@@ -51,5 +54,6 @@ def test_generated_requests_without_the_key_are_refused(
     start_server: Callable[..., RunningServer], tmp_path: Path
 ) -> None:
     server = start_server(AGENTBOX_TOKEN=TOKEN)
-    ran = generated(server, tmp_path, "--max-examples", "20", "--header", f"Authorization: Bearer {TOKEN}")
+    header = ("--header", f"Authorization: Bearer {TOKEN}")
+    ran = generated(server, tmp_path, "--phases", "examples,fuzzing", "--max-examples", "20", *header)
     assert ran.returncode == 0, ran.stdout[-8000:]

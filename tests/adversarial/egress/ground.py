@@ -25,7 +25,8 @@ MOST_AT_ONCE = 6
 SEATS = ("run-root", "run-user", "http-root", "http-user")
 PYTHON = "/usr/bin/python3"
 NAME_SERVER = f"{NAMES}:{PORT_NAMES}"
-# What each program begins with: `attempt` keeps what a function gives, or the name of what it raises.
+# What each program begins with: `attempt` keeps what a function gives, or the name of what it raises; `several` calls a
+# function with many arguments, eight at once, as most of them wait for an answer that never comes.
 PRELUDE = """
 import ctypes, errno, fcntl, json, os, select, socket, ssl, struct, sys, time
 told = {}
@@ -48,6 +49,11 @@ def talk(host, port, data, seconds=6):
         out += b"<" + type(error).__name__.encode() + b">"
     end.close()
     return out.decode("latin-1")
+def several(function, arguments):
+    from concurrent.futures import ThreadPoolExecutor
+    with ThreadPoolExecutor(8) as threads:
+        for begun in [threads.submit(function, *one) for one in arguments]:
+            begun.result()
 """
 EPILOGUE = "\nprint(json.dumps(told))\n"
 

@@ -96,25 +96,24 @@ variants = {
                            f"Content-Length: 1\\r\\n\\r\\nx" + E,
     "upgrade that is declined": G[:-2] + "Connection: Upgrade\\r\\nUpgrade: h2c\\r\\n\\r\\n" + E,
 }
-for name, data in variants.items():
-    for way in ("at once", "in pieces"):
-        try:
-            end = socket.create_connection(("web.example", KEEP), 5)
+def ask(name, way):
+    out = b""
+    try:
+        with socket.create_connection(("web.example", KEEP), 5) as end:
             end.settimeout(1.5)
-            data_ = data.encode("latin-1")
-            pieces = [data_] if way == "at once" else [data_[at:at + 7] for at in range(0, len(data_), 7)]
+            data = variants[name].encode("latin-1")
+            pieces = [data] if way == "at once" else [data[at:at + 7] for at in range(0, len(data), 7)]
             end.setsockopt(6, 1, 1)
             for piece in pieces:
                 end.sendall(piece)
-            out = b""
             while part := end.recv(65536):
                 out += part
                 if b"policy_denied" in out or b"bad_request" in out:
                     break
-        except OSError as error:
-            out += b"<" + type(error).__name__.encode() + b">"
-        end.close()
-        told[f"{name} {way}"] = out.decode("latin-1")[:200]
+    except OSError as error:
+        out += b"<" + type(error).__name__.encode() + b">"
+    told[f"{name} {way}"] = out.decode("latin-1")[:200]
+several(ask, [(name, way) for name in variants for way in ("at once", "in pieces")])
 """
 
 TLS = """
@@ -159,16 +158,18 @@ variants = {
     "record of no length": record(b"") + whole,
     "version 5": b"\\x16\\3\\5" + whole[3:],
 }
-for name, data in variants.items():
-    told[name] = [talk("web.example", KEEP, data, 3)[:60] for _ in range(1)]
-told["fits"] = [talk("web.example", KEEP, record(hello(name=given)), 3)[:60]
-                for given in (b"web.example", b"WEB.Example", b"web.example.")]
-told["no name"] = [talk("web.example", KEEP, record(hello()), 3)[:60]]
-told["no name to an address"] = [talk(EVIL, KEEP, record(hello()), 3)[:60]]
+told.update({name: [] for name in (*variants, "fits", "no name", "no name to an address")})
+def say(name, data, host="web.example"):
+    told[name].append(talk(host, KEEP, data, 3)[:60])
+several(say, [
+    *variants.items(),
+    *(("fits", record(hello(name=given))) for given in (b"web.example", b"WEB.Example", b"web.example.")),
+    ("no name", record(hello())),
+    ("no name to an address", record(hello()), EVIL),
+])
 """
 
 TUNNELS = """
-@attempt
 def upgrade():
     with socket.create_connection(("web.example", SWITCH), 5) as end:
         end.settimeout(4)
@@ -177,7 +178,6 @@ def upgrade():
         said = end.recv(4096)
         end.sendall(f"GET /inside HTTP/1.1\\r\\nHost: evil.example:{KEEP}\\r\\n\\r\\n".encode())
         return said[:12].decode(), end.recv(4096).decode()[:20]
-@attempt
 def switch_that_nobody_asked_for():
     with socket.create_connection(("web.example", SWITCH), 5) as end:
         end.settimeout(4)
@@ -186,12 +186,11 @@ def switch_that_nobody_asked_for():
         end.sendall(f"GET /unasked HTTP/1.1\\r\\nHost: evil.example:{KEEP}\\r\\n\\r\\n".encode())
         return end.recv(4096).decode()[:13]
 two = b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + b"\\0\\0\\0\\4\\0\\0\\0\\0\\0"
-@attempt
 def http2():
     return talk("web.example", KEEP, two, 3)[:12]
-@attempt
 def http2_to_an_address():
     return talk(EVIL, KEEP, two, 3)[:12]
+several(attempt, [(upgrade,), (switch_that_nobody_asked_for,), (http2,), (http2_to_an_address,)])
 """
 
 
