@@ -59,6 +59,8 @@ def _prepare(words: bytes, arguments: int, variables: int) -> "dict[str, Any]":
     if "__annotations__" in names:
         names["__annotations__"] = {}
     sys.modules["__main__"] = main
+    if "__mp_main__" in sys.modules:
+        sys.modules["__mp_main__"] = main
     gc.enable()
     return names
 

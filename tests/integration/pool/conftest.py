@@ -32,7 +32,7 @@ def runner_of(server: RunningServer, client: httpx.Client) -> Run:
 def until_warm(run: Run) -> None:
     """Run until a warm child takes it. Raises AssertionError when none does for a minute."""
     deadline = time.monotonic() + _WARM_SECONDS
-    while run("")["timings"]["start"] != "warm":
+    while run("pass")["timings"]["start"] != "warm":
         assert time.monotonic() < deadline, "no run was warm for a minute"
 
 

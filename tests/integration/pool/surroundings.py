@@ -143,6 +143,11 @@ STATE = table(
     lowest_free_descriptor="import os\nprint(os.open('/dev/null', 0), os.dup(1))\n",
     descriptors_are_inheritable="import os\nprint([os.get_inheritable(n) for n in range(3)], [os.get_blocking(n) for n in range(3)])\n",
     command_line="print(open('/proc/self/cmdline').read().split('\\0'), open('/proc/self/comm').read())\n",
+    command_line_with_words=Case(
+        "print(open('/proc/self/cmdline').read().split('\\0'), open('/proc/self/environ').read().split('\\0'))\n",
+        {"args": ["a b", "", "c"], "env": {"GIVEN": "1", "HOME": "/work"}},
+    ),
+    environment_in_the_kernel="print(open('/proc/self/environ').read().split('\\0'))\n",
     program_of_the_process="import os\nprint(os.readlink('/proc/self/exe'), os.readlink('/proc/self/cwd'), os.readlink('/proc/self/root'))\n",
     control_group="print(open('/proc/self/cgroup').read())\n",
     personality="print(open('/proc/self/personality').read() if __import__('os').access('/proc/self/personality', 4) else '')\n",
@@ -166,12 +171,6 @@ STATE = table(
     files_are_the_guests="import os\nos.makedirs('a/b'); open('a/c', 'w').close()\ns = os.stat('a/c')\nprint(s.st_uid, s.st_gid, oct(s.st_mode), os.listdir('a'), os.stat('main.py').st_uid, oct(os.stat('main.py').st_mode))\n",
     read_only_view="import os\nfor p in ('/x', '/usr/x', '/etc/x', '/proc/x', '/dev/x'):\n    try:\n        open(p, 'w')\n    except OSError as e: print(p, e)\n",
     top_of_the_view="import os\nprint(sorted(os.listdir('/')), sorted(os.listdir('/etc')), sorted(os.listdir('/dev')))\n",
-    mounts="""
-own = ("size=", "uid=", "gid=", "nr_inodes=")
-for line in sorted(open("/proc/mounts")):
-    place, kind, options = line.split()[1:4]
-    print(place, kind, [o for o in options.split(",") if not o.startswith(own)])
-""",
     terminals="import os, pty\na, b = pty.openpty()\nprint(os.ttyname(b), os.isatty(a))\n",
     program_on_a_terminal="import os, pty\npid, fd = pty.fork()\nif pid == 0:\n    print(os.isatty(0)); os._exit(0)\nprint(os.read(fd, 99)); os.wait()\n",
     memory_error="try:\n    x = bytearray(1 << 46)\nexcept MemoryError: print('no memory')\n",

@@ -179,6 +179,9 @@ static void become_init(const struct head *head)
 	STEP("capabilities");
 	if (drop_capabilities() < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		goto failed;
+	STEP("seccomp");
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &config.filter) < 0)
+		goto failed;
 	STEP("");
 	tell(OWNER_FD, (struct head){'b', head->id, 0, 0, 0, 0}, NULL, pair, 2);
 	close(pair[0]);

@@ -4,6 +4,7 @@
 #include "box.h"
 #include "program.h"
 
+#include <linux/prctl.h>
 #include <poll.h>
 
 static struct config config;
@@ -28,6 +29,49 @@ static void reap(void)
 				children[i] = children[--n_children];
 				break;
 			}
+}
+
+static struct prctl_mm_map layout;
+
+// Where the kernel thinks the parts of this process are, which only a whole set of can be changed.
+static void read_layout(void)
+{
+	static char text[4096];
+	unsigned long long at[52] = {0};
+	int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC), field = 3;
+	ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+	if (fd >= 0)
+		close(fd);
+	char *rest = length > 0 ? strrchr(text, ')') : NULL;
+	if (!rest)
+		return;
+	for (char *one = strtok(rest + 1, " "); one && field < 52; one = strtok(NULL, " "))
+		at[field++] = strtoull(one, NULL, 10);
+	layout = (struct prctl_mm_map){.start_code = at[26], .end_code = at[27], .start_stack = at[28], .start_data = at[45],
+		.end_data = at[46], .start_brk = at[47], .arg_start = at[48], .arg_end = at[49], .env_start = at[50],
+		.env_end = at[51], .exe_fd = -1};
+}
+
+// Let /proc show the arguments and the environment that this child has. Where it cannot, it shows the interpreter's.
+static void show_words(const char *arguments, size_t length)
+{
+	extern char **environ;
+	size_t before = layout.arg_end - layout.arg_start, variables = 0;
+	if (!layout.start_code)
+		return;
+	for (char **one = environ; *one; one++)
+		variables += strlen(*one) + 1;
+	char *room = malloc(before + length + variables), *next;
+	if (!room)
+		return;
+	next = mempcpy(mempcpy(room, (char *)layout.arg_start, before), arguments, length);
+	layout.arg_start = (uintptr_t)room;
+	layout.arg_end = layout.env_start = (uintptr_t)next;
+	for (char **one = environ; *one; one++)
+		next = stpcpy(next, *one) + 1;
+	layout.env_end = (uintptr_t)next;
+	layout.brk = (uintptr_t)sbrk(0);
+	prctl(PR_SET_MM, PR_SET_MM_MAP, &layout, sizeof layout, 0);
 }
 
 // In a child: everything is written; the owner need not wait until this process is taken apart. At exit(), whoever calls
@@ -71,6 +115,12 @@ static void live(const struct world *world, const char *path)
 		PyErr_Print();
 		_exit(125);
 	}
+	if (head.a || head.b) {
+		const char *text = message + sizeof head, *rest = text;
+		for (int64_t i = 0; i < head.a && rest < message + length; i++)
+			rest += strlen(rest) + 1;
+		show_words(text, rest - text);
+	}
 	own_pid = getpid();
 #ifdef __GLIBC__
 	on_exit(say_exit, NULL);
@@ -98,6 +148,7 @@ void zygote_serve(const char *path, PyObject *prepare, PyObject *modules, PyObje
 	if (read_config(&config) < 0)
 		return;
 	rehearse();
+	read_layout();
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	sigaction(SIGCHLD, &action, &old);
 	sigemptyset(&child);
