@@ -246,7 +246,9 @@ def test_full_queue_answers_429_and_says_when_to_come_back(start_server: Callabl
             json={"code": "print(1, flush=True)\nimport time; time.sleep(60)"},
             headers={"Accept": "text/event-stream"},
         ) as going:
-            assert next(going.iter_lines()) == "event: stdout"
+            # Kept: a dropped iterator ends the stream, and with it the run.
+            lines = going.iter_lines()
+            assert next(lines) == "event: stdout"
             answer = other.post("/v1/run", json={"code": "print(2)"})
         assert answer.status_code == 429
         assert int(answer.headers["retry-after"]) >= 1
@@ -288,7 +290,7 @@ def test_log_lines_cannot_be_forged(server: RunningServer, client: httpx.Client)
 
 
 def test_readme_lines_of_the_first_api_answer(client: httpx.Client) -> None:
-    assert client.get("/health").json().keys() == {"status", "version", "backend"}
+    assert client.get("/health").json().keys() == {"status", "version", "backend", "runs"}
     assert json.loads(client.get("/openapi.json").text)["openapi"].startswith("3.1")
     body = run(client, "x = bytearray(10**9)", limits={"memory_mb": 64, "timeout_seconds": 5})
     assert body["exit_code"] != 0

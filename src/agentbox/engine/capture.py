@@ -66,6 +66,9 @@ async def readable(fd: int) -> None:
 class Follower(Protocol):
     """Reads a pipe into a capture while a program runs."""
 
+    def follow(self) -> None:
+        """Begin to read, before the pipe can be full."""
+
     async def finish(self) -> None:
         """Read what is left, when nothing that could write more is alive."""
 
@@ -74,16 +77,22 @@ class Follower(Protocol):
 
 
 class PipeFollower:
-    """Follows a non-blocking pipe, which is its own, by callbacks alone: most runs say little. `on_bytes` is told
-    after every chunk."""
+    """Follows a non-blocking pipe, which is its own, by callbacks alone, from `follow` on: most runs say little and are
+    over before. `on_bytes` is told after every chunk."""
 
     def __init__(self, fd: int, capture: Capture, on_bytes: Callable[[Capture], None]) -> None:
         self._fd = fd
         self._capture = capture
         self._on_bytes = on_bytes
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(fd, self._read)
-        self._following = True
+        self._following = False
+        self._at_end = False
+
+    def follow(self) -> None:
+        """Read whenever there is something, until `finish`."""
+        if self._fd >= 0 and not self._at_end:
+            self._loop.add_reader(self._fd, self._read)
+            self._following = True
 
     def _read(self) -> bool:
         """One chunk, so that a writer that never lets the pipe run dry has not the loop to itself."""
@@ -93,6 +102,7 @@ class PipeFollower:
             return False
         if not chunk:
             self._stop()
+            self._at_end = True
             return False
         self._capture.feed(chunk)
         self._on_bytes(self._capture)
@@ -101,9 +111,9 @@ class PipeFollower:
     async def finish(self) -> None:
         """See Follower."""
         # A pipe holds a bounded number of bytes, and nobody adds any.
-        while self._following and self._read():
-            pass
         self._stop()
+        while not self._at_end and self._read():
+            pass
 
     def _stop(self) -> None:
         if self._following:
@@ -145,6 +155,9 @@ class SinkFollower:
                 os.close(fd)
 
         self._task = asyncio.create_task(follow())
+
+    def follow(self) -> None:
+        """See Follower. It began already."""
 
     async def finish(self) -> None:
         """See Follower. Every writer must be gone."""

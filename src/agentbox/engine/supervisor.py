@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 OutputSink = Callable[[str, bytes], Awaitable[None]]
 
+# What a shorter program says fits into its pipes: nobody need look before its end.
+_FOLLOW_SECONDS = 0.002
 # A program that is over sooner cannot have taken much, and most are.
 _MEMORY_WATCH_SECONDS = 0.05
 
@@ -121,6 +123,7 @@ async def supervise(
         for name, fd in readers.items()
     ]
     exited.add_done_callback(end)
+    followed = loop.call_later(_FOLLOW_SECONDS, _follow, followers)
     deadline = loop.call_later(limits.timeout_seconds, end)
     watch = loop.call_later(_MEMORY_WATCH_SECONDS, lambda: watches.append(asyncio.create_task(box.watch_memory())))
     watches: list[asyncio.Task[None]] = []
@@ -138,6 +141,7 @@ async def supervise(
         if ending is not None:
             box.ended(ending)
     finally:
+        followed.cancel()
         deadline.cancel()
         watch.cancel()
         for follower in followers:
@@ -146,6 +150,11 @@ async def supervise(
             task.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
     return Ending(outcome, code, number, captures["stdout"].result(), captures["stderr"].result(), started_at, ended_at)
+
+
+def _follow(followers: Sequence[Follower]) -> None:
+    for follower in followers:
+        follower.follow()
 
 
 def _judge(box: LiveBox, ending: CommandExit | None, flooded: bool) -> tuple[Outcome, int, int | None]:

@@ -10,7 +10,7 @@ import os
 from agentbox.errors import ConfinementError
 from agentbox.light import contextlib
 from agentbox.linux.cgroup_owners import kill_members, remove
-from agentbox.linux.cgroupfs import DIRECTORY, apply, members
+from agentbox.linux.cgroupfs import DIRECTORY, apply
 from agentbox.records import dataclass, field
 
 TYPE_CHECKING = False
@@ -150,8 +150,8 @@ class Cgroup:
         self._limits = limits
 
     def begin_anew(self) -> bool:
-        """Make these the groups of another box, with counters that begin anew, when everything in them is gone. False
-        where that is not so, or where this kernel cannot: then `destroy`. Never raises."""
+        """Make these the groups of another box, with counters that begin anew, when everything in them is gone.
+        False where this kernel cannot: then `destroy`. Never raises."""
         try:
             if self._final is not None or not self._reset():
                 return False
@@ -161,9 +161,6 @@ class Cgroup:
         return True
 
     def _reset(self) -> bool:
-        # A process is in all of them or in none.
-        if members(self._box_id, self._made[0].fd):
-            return False
         memory = self._ownership.hierarchy("memory")
         if memory is not None:
             if not self._ownership.dialect.reset_peak(self._reader(memory, self._ownership.dialect.USAGE_PEAK)):

@@ -47,6 +47,7 @@ async def test_a_pipe_is_followed_while_it_is_written_and_closed_at_the_end() ->
     capture = Capture(100)
     told = asyncio.Event()
     follower = PipeFollower(read, capture, lambda _: told.set())
+    follower.follow()
     os.write(write, b"one ")
     await told.wait()
     assert capture.result().data == b"one "
@@ -68,6 +69,18 @@ async def test_what_is_in_a_pipe_is_taken_although_a_dying_writer_holds_it_open(
     follower.close()
     os.close(write)
     assert capture.result().total_bytes == 60000
+
+
+async def test_a_pipe_that_nobody_followed_is_read_at_the_end() -> None:
+    read, write = _pipe()
+    capture = Capture(100)
+    follower = PipeFollower(read, capture, lambda _: None)
+    os.write(write, b"said at once")
+    os.close(write)
+    await follower.finish()
+    follower.follow()
+    follower.close()
+    assert capture.result().data == b"said at once"
 
 
 async def test_a_follower_that_is_closed_early_gives_its_descriptor_back_once() -> None:

@@ -71,6 +71,7 @@ class PooledBox:
         self._made = made
         self._joins = tuple(joins)
         self._child: Line | None = None
+        self._report = -1
         self._warm: WarmProgram | None = None
         self._child_ready: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[CommandExit] | None = None
@@ -90,9 +91,13 @@ class PooledBox:
         self._child_ready = ready = loop.create_future()
         self._ended = loop.create_future()
         self._child = Line(mine, self._from_child, self._child_gone)
+        self._report, report = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            with theirs:
-                zygote.fork(self._made, theirs.fileno(), self._joins, self._child_ended)
+            try:
+                with theirs:
+                    zygote.fork(self._made, theirs.fileno(), report, self._joins, self._child_ended)
+            finally:
+                os.close(report)
             await within(ready, _CHILD_SECONDS)
         except OSError as error:
             if isinstance(error, TimeoutError):
@@ -101,30 +106,42 @@ class PooledBox:
         self._warm = program
 
     def _from_child(self, op: str, key: int, numbers: Sequence[int], text: bytes, fds: list[int]) -> None:
-        """What the child says. Once it runs a guest's code, that is what a guest says: it is believed as far as it
-        concerns itself, and only once."""
+        """What the child says before it has anything to run."""
         del key
         for fd in fds:
             os.close(fd)
-        ready, ended = self._child_ready, self._ended
-        if ready is not None and not ready.done():
-            if op == "r":
-                ready.set_result(None)
-            elif op == "e":
-                step = text.decode(errors="replace")
-                ready.set_exception(
-                    ConfinementError(
-                        f"the box could not be built: {step}: {os.strerror(numbers[0])}",
-                        hint="`agentbox doctor` names what this host is missing",
-                        step=step,
-                        errno=numbers[0],
-                    )
-                )
+        ready = self._child_ready
+        if ready is None or ready.done():
             return
-        if op == "x" and ended is not None and not ended.done() and self._warm is None:
-            ended.set_result(CommandExit((numbers[0] & 255) << 8))
-        if self._child is not None:
-            self._child.close()
+        if op == "r":
+            ready.set_result(None)
+        elif op == "e":
+            step = text.decode(errors="replace")
+            ready.set_exception(
+                ConfinementError(
+                    f"the box could not be built: {step}: {os.strerror(numbers[0])}",
+                    hint="`agentbox doctor` names what this host is missing",
+                    step=step,
+                    errno=numbers[0],
+                )
+            )
+
+    def _reported(self) -> None:
+        """The program's exit code, before its process is taken apart. A guest may write it: it is believed as far as it
+        concerns itself, and once. A pipe carries no descriptors, whose closing could take as long as a guest likes."""
+        try:
+            code = os.read(self._report, 1)
+        except BlockingIOError:
+            return
+        self._close_report()
+        if code and self._ended is not None and not self._ended.done():
+            self._ended.set_result(CommandExit(code[0] << 8))
+
+    def _close_report(self) -> None:
+        fd, self._report = self._report, -1
+        if fd >= 0:
+            asyncio.get_running_loop().remove_reader(fd)
+            os.close(fd)
 
     def _child_gone(self) -> None:
         if self._child_ready is not None and not self._child_ready.done():
@@ -167,6 +184,8 @@ class PooledBox:
             if len(text) <= _MAX_WORDS_BYTES:
                 self._warm = None
                 child.send("R", 0, (*counts, self.process_limit), text, stdio)
+                child.finish()
+                asyncio.get_running_loop().add_reader(self._report, self._reported)
                 self._commands.append(ended)
                 return ended
         return await self._execute(argv, env, stdio)
@@ -259,6 +278,11 @@ class PooledBox:
         """Begin killing everything in it."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._made.init_fd, signal.SIGKILL)
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing in it runs guest code any more."""
+        return self._silent.done()
 
     async def kill_programs(self) -> None:
         """Kill everything that runs in it: when this returns nothing there runs guest code any more, but some of it may

@@ -33,6 +33,7 @@ class Line:
         self._on_gone = on_gone
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        self._finishing = False
         self.closed = False
         self._loop.add_reader(sock.fileno(), self._readable)
 
@@ -93,11 +94,20 @@ class Line:
         except OSError:
             self._drop()
         self._loop.remove_writer(self._sock.fileno())
+        if self._finishing:
+            self.close()
 
     def _drop(self) -> None:
         while self._waiting:
             for fd in self._waiting.popleft()[1]:
                 os.close(fd)
+
+    def finish(self) -> None:
+        """Close the socket when everything is sent; nothing more is heard."""
+        if self._waiting:
+            self._finishing = True
+        else:
+            self.close()
 
     def close(self) -> None:
         """Close the socket. May be called twice."""

@@ -261,7 +261,8 @@ class WarmPool:
 
     def bury(self, box: PooledLiveBox) -> None:
         """See to it that a box is taken apart."""
-        box.kill()
+        if not box.pooled.silent:
+            box.kill()
         self._keep(box.end())
         if self._node is not None:
             self._node.restock()

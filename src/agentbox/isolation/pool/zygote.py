@@ -112,16 +112,16 @@ class Zygote:
             ended(-1, 0.0, 0)
         self.on_gone()
 
-    def fork(self, box: MadeBox, owner: int, joins: Sequence[int], on_end: OnEnd) -> None:
-        """A child in that box, whose owner's end is on the other side of `owner`; it joins the groups whose
-        cgroup.procs files `joins` are. `on_end` hears of its end, with status -1 when the zygote ended first.
+    def fork(self, box: MadeBox, owner: int, report: int, joins: Sequence[int], on_end: OnEnd) -> None:
+        """A child in that box, whose owner's end is on the other side of `owner`; into the pipe `report` it writes its
+        exit code. It joins the groups whose cgroup.procs files `joins` are. `on_end` hears of its end, with status -1 when the zygote ended first.
         Raises OSError."""
         if self._line is None or self._line.closed:
             raise BrokenPipeError("the warm interpreter is gone")
         self._forks += 1
         self._ends[box.key] = on_end
         try:
-            self._line.send("F", box.key, (), b"", (box.init_fd, owner, *joins))
+            self._line.send("F", box.key, (), b"", (box.init_fd, owner, report, *joins))
         except BaseException:
             self._ends.pop(box.key, None)
             raise
