@@ -92,7 +92,7 @@ def markdown(section: Section) -> str:
 
 
 def _line(row: Row, wanted: bool) -> str:
-    case = row.case + "".join(f"; {name} {number(value)}" for name, value in row.extra.items())
+    case = row.case + "".join(f"; {name} {_figure(value)}" for name, value in row.extra.items())
     if row.missing or row.failed:
         cells = [case, f"failed: {row.failed}" if row.failed else f"not here: {row.missing}", "", "", ""]
     else:
@@ -108,6 +108,10 @@ def _line(row: Row, wanted: bool) -> str:
     if wanted:
         cells.append(row.wanted)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _figure(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else number(value)
 
 
 def number(value: float) -> str:
