@@ -10,7 +10,7 @@
 static struct config config;
 static struct { pid_t pid; uint32_t id; } children[4096];
 static int n_children;
-static int owner = -1;
+static int owner = -1, report = -1;
 static pid_t own_pid;
 
 static void woken(int number) { (void)number; }
@@ -82,7 +82,10 @@ static void say_exit(int status, void *unused)
 	if (getpid() != own_pid)
 		return;
 	fflush(NULL);
-	tell(owner, (struct head){'x', 0, status & 255, 0, 0, 0}, NULL, NULL, 0);
+	unsigned char code = status;
+	// A program may have closed it; then the owner hears of the end from the one who reaps.
+	ssize_t told = write(report, &code, 1);
+	(void)told;
 	_exit(status);
 }
 
@@ -101,6 +104,8 @@ static void live(const struct world *world, const char *path)
 	if (length < (ssize_t)sizeof head || count != 3)
 		_exit(0);
 	memcpy(&head, message, sizeof head);
+	// What can carry descriptors to the owner is not for the program.
+	close(owner);
 	if (place_stdio(descriptors) < 0)
 		_exit(125);
 	while (count)
@@ -137,8 +142,8 @@ static void live(const struct world *world, const char *path)
 	exit(status);
 }
 
-// Fork a child into a box for every message: [init of the box, the owner's socket, control groups...]; it is confined
-// before it runs `path`. Returns when the owner is gone.
+// Fork a child into a box for every message: [init of the box, the owner's socket, a pipe for its exit code, control
+// groups...]; it is confined before it runs `path`. Returns when the owner is gone.
 void zygote_serve(const char *path, PyObject *prepare, PyObject *modules, PyObject *builtins, PyObject *atexit,
 	PyObject *gc, PyObject *thread)
 {
@@ -168,20 +173,23 @@ void zygote_serve(const char *path, PyObject *prepare, PyObject *modules, PyObje
 		if (length == 0 || (length < 0 && errno != EINTR && errno != EMSGSIZE))
 			return;
 		pid_t pid = -1;
-		if (length != sizeof head || head.op != 'F' || count < 2 || n_children == 4096)
+		if (length != sizeof head || head.op != 'F' || count < 3 || n_children == 4096)
 			errno = EINVAL;
 		else if (syscall(SYS_setns, descriptors[0], CLONE_NEWPID) == 0)
 			pid = fork();
 		if (pid == 0) {
-			owner = fcntl(descriptors[1], F_DUPFD_CLOEXEC, 1000);
+			owner = fcntl(descriptors[1], F_DUPFD_CLOEXEC, 999);
+			report = fcntl(descriptors[2], F_DUPFD_CLOEXEC, owner + 1);
 			sigaction(SIGCHLD, &old, NULL);
 			sigprocmask(SIG_SETMASK, &before, NULL);
-			if (enter(&config, descriptors[0], descriptors + 2, count - 2) < 0) {
+			if (enter(&config, descriptors[0], descriptors + 3, count - 3) < 0) {
 				tell(owner, (struct head){'e', head.id, errno, 0, 0, 0}, current_step, NULL, 0);
 				_exit(125);
 			}
 			syscall(SYS_close_range, 3, owner - 1, 0);
-			syscall(SYS_close_range, owner + 1, ~0u, 0);
+			if (report > owner + 1)
+				syscall(SYS_close_range, owner + 1, report - 1, 0);
+			syscall(SYS_close_range, report + 1, ~0u, 0);
 			live(&world, path);
 		}
 		if (pid < 0)

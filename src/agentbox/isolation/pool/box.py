@@ -285,8 +285,9 @@ class PooledBox:
         return self._silent.done()
 
     async def kill_programs(self) -> None:
-        """Kill everything that runs in it: when this returns nothing there runs guest code any more, but some of it may
-        not be taken apart yet; see `taken_apart`. The workspace stays readable."""
+        """Kill everything that runs in it. When this returns nothing there runs guest code any more, and nothing is
+        left but, at most, one process that has ended by itself and is being taken apart; see `taken_apart`. The
+        workspace stays readable."""
         if not self._silent.done():
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._made.init_fd, signal.SIGUSR1)
@@ -294,8 +295,9 @@ class PooledBox:
                 await within(self._silent, _COUNT_SECONDS)
             except TimeoutError:
                 self.kill()
-                async with asyncio.timeout(_GONE_SECONDS):
-                    await self._gone.wait()
+                await self.taken_apart()
+        if self.processes != 1:
+            await self.taken_apart()
 
     def _counted(self, processes: int) -> None:
         self.processes = processes

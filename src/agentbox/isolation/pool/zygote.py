@@ -114,8 +114,8 @@ class Zygote:
 
     def fork(self, box: MadeBox, owner: int, report: int, joins: Sequence[int], on_end: OnEnd) -> None:
         """A child in that box, whose owner's end is on the other side of `owner`; into the pipe `report` it writes its
-        exit code. It joins the groups whose cgroup.procs files `joins` are. `on_end` hears of its end, with status -1 when the zygote ended first.
-        Raises OSError."""
+        exit code. It joins the groups whose cgroup.procs files `joins` are. `on_end` hears of its end, with status -1
+        when the zygote ended first. Raises OSError."""
         if self._line is None or self._line.closed:
             raise BrokenPipeError("the warm interpreter is gone")
         self._forks += 1
