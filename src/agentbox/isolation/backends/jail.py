@@ -68,6 +68,10 @@ class JailBackend:
         lacks = WarmPool.missing(self._facilities)
         if lacks:
             return lacks
+        if python is not None and (lacks := WarmPool.missing(self._facilities, python[0])):
+            python = None
+        if node is not None and (hidden := WarmPool.missing(self._facilities, node[0])):
+            lacks, node = lacks or hidden, None
         if python is not None:
             confinement, program = python
             warm = WarmProgram(program.argv, program.env)
@@ -82,7 +86,7 @@ class JailBackend:
             fitting = self._node_pool or self._pool
             assert fitting is not None
             fitting.stock_node(confinement, WarmProgram(program.argv, program.env))
-        return ""
+        return lacks
 
     async def close(self) -> None:
         """End the warm pool."""

@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from agentbox.errors import AgentboxError, IsolationError
 from agentbox.isolation.backend import LiveBox, Program, cgroup_limits
 from agentbox.isolation.facilities import Facilities
-from agentbox.isolation.plan import HostView, disk_of, jail_plan
+from agentbox.isolation.plan import WORKSPACE, HostView, disk_of, jail_plan
 from agentbox.isolation.pool.box import COLD_NAMES, PooledBox, WarmProgram
 from agentbox.isolation.pool.node_stock import NodeStock
 from agentbox.isolation.pool.nursery import LIBRARY, MAKER, Nursery
@@ -26,6 +26,7 @@ from agentbox.records import dataclass
 _log = logging.getLogger("agentbox.pool")
 # A maker or an interpreter that cannot be started is tried again after so long.
 _RETRY_SECONDS = 5.0
+_COVERED = (WORKSPACE, "/tmp", "/dev/shm", "/dev/pts", "/proc")  # noqa: S108
 _KEPT_CGROUPS = 64
 
 
@@ -111,16 +112,27 @@ class WarmPool:
         self._closed = False
 
     @staticmethod
-    def missing(facilities: Facilities) -> str:
-        """What this host lacks for a pool; empty where nothing."""
+    def missing(facilities: Facilities, confinement: Confinement | None = None) -> str:
+        """What this host lacks for a pool, for one with boxes under that confinement; empty where nothing."""
         if not MAKER.exists() or not LIBRARY.exists():
             return "the compiled part of agentbox is not installed (it is built by a C compiler at installation)"
         if "memory" not in facilities.held or "pids" not in facilities.held:
             return "no control group holds memory and processes here"
+        for path in confinement.read_only if confinement is not None else ():
+            # What a box mounts over its nursery's view covers everything below.
+            if any(path == own or path.startswith(own + "/") for own in _COVERED):
+                return f"the interpreter needs {path}, where a box has files of its own; put it elsewhere"
         return ""
 
     async def start(self, owner: str) -> None:
         """Open the nursery, and begin to stock for the first owner. Raises IsolationError."""
+        for directory in self._confinement.read_only:
+            for top, _ in self._plan.writable:
+                if directory.startswith(f"{top}/"):
+                    raise IsolationError(
+                        f"{directory} lies below {top}, where every box has files of its own",
+                        hint="use an interpreter in another place",
+                    )
         await self._open()
         if self._program is not None:
             self._restock(owner)
