@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
 CHANNEL = f"{OWN_DIRECTORY}/channel"
 POLICY = f"{OWN_DIRECTORY}/policy"
-# Languages of requests whose interpreter loads a guard, and those whose guard counts bytes below a cap.
+# Languages of requests whose interpreter loads a guard.
 GUARDED = ("python", "javascript")
-COUNTS_BYTES = ("python", "javascript")
 # Rules of these verbs are held by the kernel, or the gateway, for all that was there when the box was built.
 _ALSO_BELOW = ("deny:", "protect:", "net:")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentbox.engine.box_world import HOME, PROGRAM_DIRECTORIES, BoxWorld, search_path_of
-from agentbox.engine.guarding import COUNTS_BYTES, GUARDED, notes_on_guard_alone
+from agentbox.engine.guarding import GUARDED, notes_on_guard_alone
 from agentbox.engine.policy_world import read_policy_file
 from agentbox.errors import ConfigError, PolicyError
 from agentbox.isolation.interpreters import Found
@@ -259,7 +259,7 @@ def _fault(rule: Rule, target: PathTarget, languages: Sequence[str]) -> tuple[st
     if rule.verb == "read-once" and not guarded:
         return "nothing counts the reads of a file where the interpreter has no guard", "use `read:`"
     if target.max_bytes is not None:
-        if not any(language in COUNTS_BYTES for language in languages):
+        if not guarded:
             return (
                 "nothing counts the bytes below a path in this language",
                 "use `limits: disk_mb=...` and `write:` without max=",
