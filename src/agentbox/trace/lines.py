@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-_BLOCK_BYTES = 256 << 10
+# Larger ones are new pages of the kernel's for every read, and do not stay in the processor's cache.
+_BLOCK_BYTES = 96 << 10
 MAX_READ_BYTES = 64 << 20
 
 

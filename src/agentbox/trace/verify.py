@@ -119,8 +119,9 @@ class _Scan:
     def _pass(self, block: list[bytes]) -> bool:
         """Go over some lines; whether to go on."""
         begin = 0
-        for at, line in enumerate(block):
-            if line.startswith(_SIGNED_START) and (entry := _signed_entry(line)):
+        for at in [at for at, line in enumerate(block) if line.startswith(_SIGNED_START)]:
+            line = block[at]
+            if entry := _signed_entry(line):
                 if not (self._chain(block[begin:at]) and self._accept(entry, line) and self._chain([line])):
                     return False
                 self._move_anchor(entry)
