@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from agentbox.isolation.pool.pool import PooledLiveBox
 
 _log = logging.getLogger("agentbox.pool")
-# A Node that cannot be started is tried again after so long.
+# A Node that cannot be started is tried again after so long, and then ever less often.
 _RETRY_SECONDS = 5.0
+_MAX_RETRY_SECONDS = 300.0
 # A run that has just got its box, and may be over in a moment, is not disturbed by the making of the next one.
 _PAUSE_SECONDS = 0.1
 
@@ -48,6 +49,7 @@ class NodeStock:
         self._ready: deque[PooledLiveBox] = deque()
         self._claim: asyncio.Future[PooledLiveBox | None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._being_made = False
         self._closed = False
 
     def fits(self, confinement: Confinement, program: Program) -> bool:
@@ -69,8 +71,7 @@ class NodeStock:
                 self._restock_later()
                 return box
             self._bury(box)
-        being_made = self._task is not None and not self._task.done() and self._claim is None
-        if not being_made:
+        if not self._being_made or self._claim is not None:
             self._restock_later()
             return None
         claim: asyncio.Future[PooledLiveBox | None] = asyncio.get_running_loop().create_future()
@@ -96,16 +97,23 @@ class NodeStock:
             self._task = asyncio.create_task(self._fill())
 
     async def _fill(self) -> None:
-        try:
-            while not self._closed and (len(self._ready) < self._size or self._claim is not None):
-                self._keep(await self._one())
-        except (AgentboxError, OSError) as error:
-            self._settle(None)
-            if not self._closed:
+        pause = _RETRY_SECONDS
+        while not self._closed and len(self._ready) < self._size:
+            try:
+                self._being_made = True
+                box = await self._one()
+            except (AgentboxError, OSError) as error:
+                self._being_made = False
+                self._settle(None)
                 _log.warning("the stock of warm Node cannot be filled: %s", error)
-                await asyncio.sleep(_RETRY_SECONDS)
-        finally:
-            self._settle(None)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _MAX_RETRY_SECONDS)
+            else:
+                self._keep(box)
+                pause = _RETRY_SECONDS
+            finally:
+                self._being_made = False
+                self._settle(None)
 
     async def _one(self) -> PooledLiveBox:
         box = await self._make(self._confinement)

@@ -126,13 +126,6 @@ class WarmPool:
 
     async def start(self, owner: str) -> None:
         """Open the nursery, and begin to stock for the first owner. Raises IsolationError."""
-        for directory in self._confinement.read_only:
-            for top, _ in self._plan.writable:
-                if directory.startswith(f"{top}/"):
-                    raise IsolationError(
-                        f"{directory} lies below {top}, where every box has files of its own",
-                        hint="use an interpreter in another place",
-                    )
         await self._open()
         if self._program is not None:
             self._restock(owner)
