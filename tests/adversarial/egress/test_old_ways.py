@@ -201,16 +201,18 @@ PROXY = """
 A = f"127.0.0.1:{ALLOWED}"
 host, _, port = A.rpartition(":")
 hello = f"GET /hello HTTP/1.1\\r\\nHost: {A}\\r\\n\\r\\n"
+def ask(way, text, skip=0):
+    told[way] = talk("127.0.0.1", ALLOWED, text.encode(), 3)[skip:]
+asked = []
 for name in (f"denied.test:{SHUT}", f"127.0.0.1:{SHUT}", f"[::1]:{SHUT}", f"2130706433:{SHUT}",
              f"[::ffff:127.0.0.1]:{SHUT}", f"localhost:{SHUT}", f"0x7f.1:{SHUT}"):
-    def ask(way, text):
-        told[f"{way} {name}"] = talk("127.0.0.1", ALLOWED, text.encode(), 3)
-    ask("connect", f"CONNECT {name} HTTP/1.1\\r\\nHost: {A}\\r\\n\\r\\n")
-    ask("target", f"GET http://{name}/to-shut HTTP/1.1\\r\\nHost: {name}\\r\\n\\r\\n")
-    ask("mixed", f"GET http://{A}/to-shut HTTP/1.1\\r\\nHost: {name}\\r\\n\\r\\n")
-    ask("mixed too", f"GET http://{name}/to-shut HTTP/1.1\\r\\nHost: {A}\\r\\n\\r\\n")
-    ask("second", hello + f"GET http://{name}/to-shut HTTP/1.1\\r\\nHost: {name}\\r\\n\\r\\n")
-    told[f"second {name}"] = told[f"second {name}"][40:]
+    asked += [
+        (f"connect {name}", f"CONNECT {name} HTTP/1.1\\r\\nHost: {A}\\r\\n\\r\\n"),
+        (f"target {name}", f"GET http://{name}/to-shut HTTP/1.1\\r\\nHost: {name}\\r\\n\\r\\n"),
+        (f"mixed {name}", f"GET http://{A}/to-shut HTTP/1.1\\r\\nHost: {name}\\r\\n\\r\\n"),
+        (f"mixed too {name}", f"GET http://{name}/to-shut HTTP/1.1\\r\\nHost: {A}\\r\\n\\r\\n"),
+        (f"second {name}", hello + f"GET http://{name}/to-shut HTTP/1.1\\r\\nHost: {name}\\r\\n\\r\\n", 40),
+    ]
 for number, form in enumerate((
     f"CONNECT denied.test:{SHUT}\\r\\nHost: {A} HTTP/1.1\\r\\n\\r\\n",
     f"CONNECT denied.test:{SHUT}\\n.{A} HTTP/1.1\\r\\nHost: {A}\\r\\n\\r\\n",
@@ -220,7 +222,8 @@ for number, form in enumerate((
     f"GET /to-shut HTTP/1.1\\r\\nHost: {A}\\r\\nHost: denied.test\\r\\n\\r\\n",
     f"GET http://{A}@denied.test:{SHUT}/to-shut HTTP/1.1\\r\\nHost: {A}\\r\\n\\r\\n",
 )):
-    told[f"form {number}"] = talk("127.0.0.1", ALLOWED, form.encode(), 3)
+    asked.append((f"form {number}", form))
+several(ask, asked)
 @attempt
 def fine(): return talk("127.0.0.1", ALLOWED, hello.encode(), 3)
 """
