@@ -103,35 +103,6 @@ static void drop(PyObject *object)
 		PyErr_Clear();
 }
 
-// Run and fail into nothing: the first compilation and the first traceback of a process make tables that every run
-// needs, and touch memory that every child would copy then.
-static void rehearse(void)
-{
-	static char text[] = "print(1)\nx = [i * i for i in range(9)]\ndef f(a):\n  return a\nclass A: pass\nf(1)\n1 / 0\n";
-	int kept[2] = {fcntl(1, F_DUPFD_CLOEXEC, 64), fcntl(2, F_DUPFD_CLOEXEC, 64)};
-	int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
-	PyObject *names = PyDict_New(), *kind = NULL, *value = NULL, *trace = NULL;
-	FILE *file = fmemopen(text, sizeof text - 1, "r");
-	dup2(nothing, 1);
-	dup2(nothing, 2);
-	if (file && !PyRun_FileExFlags(file, "main.py", FILE_INPUT, names, names, 1, NULL)) {
-		PyErr_Fetch(&kind, &value, &trace);
-		PyErr_NormalizeException(&kind, &value, &trace);
-		if (trace)
-			PyException_SetTraceback(value, trace);
-		PyErr_Display(kind, value, trace);
-		drop(kind);
-		drop(value);
-		drop(trace);
-	}
-	drop(names);
-	dup2(kept[0], 1);
-	dup2(kept[1], 2);
-	close(kept[0]);
-	close(kept[1]);
-	close(nothing);
-}
-
 static int is_open(PyObject *stream)
 {
 	if (!stream || stream == NONE)
@@ -163,6 +134,36 @@ static int flush(void)
 		drop(done);
 	}
 	return status;
+}
+
+// Run and fail into nothing: the first compilation and the first traceback of a process make tables that every run
+// needs, and touch memory that every child would copy then.
+static void rehearse(void)
+{
+	static char text[] = "print(1)\nx = [i * i for i in range(9)]\ndef f(a):\n  return a\nclass A: pass\nf(1)\n1 / 0\n";
+	int kept[2] = {fcntl(1, F_DUPFD_CLOEXEC, 64), fcntl(2, F_DUPFD_CLOEXEC, 64)};
+	int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+	PyObject *names = PyDict_New(), *kind = NULL, *value = NULL, *trace = NULL;
+	FILE *file = fmemopen(text, sizeof text - 1, "r");
+	dup2(nothing, 1);
+	dup2(nothing, 2);
+	if (file && !PyRun_FileExFlags(file, "main.py", FILE_INPUT, names, names, 1, NULL)) {
+		PyErr_Fetch(&kind, &value, &trace);
+		PyErr_NormalizeException(&kind, &value, &trace);
+		if (trace)
+			PyException_SetTraceback(value, trace);
+		PyErr_Display(kind, value, trace);
+		drop(kind);
+		drop(value);
+		drop(trace);
+	}
+	drop(names);
+	flush();
+	dup2(kept[0], 1);
+	dup2(kept[1], 2);
+	close(kept[0]);
+	close(kept[1]);
+	close(nothing);
 }
 
 static int status_of_exit(void)
