@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +47,8 @@ class Posture:
 
 
 def processes_with(mark: str) -> list[int]:
-    """Host pids of living processes that have the mark in their command line or environment; not our own."""
+    """Host pids of living processes that have the mark in their command line or environment; not our own, and none that
+    SIGKILL was sent to, which never runs its program again."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         if int(name) == os.getpid():
@@ -55,6 +57,11 @@ def processes_with(mark: str) -> list[int]:
             text = Path(f"/proc/{name}/cmdline").read_bytes()
             with contextlib.suppress(OSError):
                 text += Path(f"/proc/{name}/environ").read_bytes()
-            if mark.encode() in text:
+            if mark.encode() in text and not _is_killed(name):
                 found.append(int(name))
     return found
+
+
+def _is_killed(name: str) -> bool:
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{name}/status").read_text().splitlines() if ":\t" in line)
+    return bool((int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)) >> (signal.SIGKILL - 1) & 1)
