@@ -21,7 +21,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("wheel")
     # setuptools leaves its build directory beside the sources, so it gets a copy of them.
     sources = tmp_path_factory.mktemp("sources")
-    names = ["pyproject.toml", "README.md", "LICENSE", "src"]
+    names = ["pyproject.toml", "README.md", "LICENSE", "scripts", "src"]
     _run("bash", "-c", 'cp -r "$@"', "cp", *(str(REPOSITORY / name) for name in names), str(sources), cwd=REPOSITORY)
     _run(
         *(sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"),
@@ -52,6 +52,10 @@ def test_installed_wheel_works_from_another_directory(wheel: Path, tmp_path: Pat
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     script = str(venv / "bin" / "agentbox")
+    # Of what the script imports itself, nothing may take long: it stands before every run.
+    assert [
+        line for line in Path(script).read_text().splitlines() if "import " in line and not line.startswith("#")
+    ] == ["from agentbox.cli.main import main"]
     assert _run(script, "--version", cwd=elsewhere).stdout == f"agentbox, version {__version__}\n"
     _run(str(venv / "bin/python"), "-c", "from agentbox.sdk.client import AgentboxClient", cwd=elsewhere)
 

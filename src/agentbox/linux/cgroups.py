@@ -105,11 +105,16 @@ class CgroupTree:
         """
         boxes: dict[str, list[tuple[int | None, str]]] = {}
         owners: set[str] = set()
+        # The same owner has groups in several hierarchies.
+        judged: dict[str, bool] = {}
         for mount in mounts():
             if mount.kind == "cgroup" and not mount.controllers & cgroups_v1.JOINED:
                 continue
             for parent in find_owner_parents(mount.point):
-                dead = [path for path in subgroups(parent) if is_dead(os.path.basename(path))]
+                found = subgroups(parent)
+                for name in {os.path.basename(path) for path in found} - judged.keys():
+                    judged[name] = is_dead(name)
+                dead = [path for path in found if judged[os.path.basename(path)]]
                 owners.update(dead)
                 for path in dead:
                     for group in subgroups(path):
