@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -25,6 +27,8 @@ _ZYGOTE = Path(__file__).parent.parent.parent / "guest" / "zygote.py"
 _START_SECONDS = 20
 _BOX_SECONDS = 30
 _GONE_SECONDS = 15
+_REAPED_SECONDS = 2
+_REAPED_POLL_SECONDS = 0.002
 # Frames of a warm interpreter below a guest's say where they come from.
 _STUB = "exec(compile(open({path!r}).read(), '<agentbox>', 'exec'), {{'__name__': '<agentbox>'}})\n"
 
@@ -189,7 +193,7 @@ class Nursery:
         further: Sequence[int] = (),
     ) -> int:
         """Start a program in a box, confined; on `report`, a pipe's end, it says why it could not be executed. `joins`
-        are cgroup.procs files; `further` is at most one descriptor, which it gets as its 3. Returns its key. Raises
+        are cgroup.procs files; `further` are at most two, which it gets as its 3 and 4. Returns its key. Raises
         OSError, and ValueError when the words are too many."""
         text, counts = words(argv, env)
         numbers = (*counts, processes, len(further))
@@ -226,6 +230,7 @@ class Nursery:
             try:
                 async with asyncio.timeout(_GONE_SECONDS):
                     await self.gone.wait()
+                    await self._reaped()
             except TimeoutError:
                 asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
@@ -233,6 +238,16 @@ class Nursery:
         if self._own_id:
             self._facilities.ids.give_back(self._own_id)
             self._own_id = 0
+
+    async def _reaped(self) -> None:
+        """Let the launcher, whose process it is, take note of its end: when that ends first, a dead process stays."""
+        deadline = time.monotonic() + _REAPED_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                signal.pidfd_send_signal(self._pidfd, 0)
+            except ProcessLookupError:
+                return
+            await asyncio.sleep(_REAPED_POLL_SECONDS)
 
 
 def words(arguments: Sequence[str], env: Mapping[str, str]) -> tuple[bytes, tuple[int, int]]:
