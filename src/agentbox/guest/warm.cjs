@@ -10,10 +10,12 @@ const fs = require('fs')
 const Module = require('module')
 const path = require('path')
 
-const LINE = 3
+// Pipes: from the owner and to the owner.
+const HEARD = 3
+const SAID = 4
 // As native/box.h has it: op and id of 32 bits, four numbers of 64.
 const HEAD = 40
-const ROOM = 160 * 1024
+const ROOM = 64 * 1024
 const KILLED_MS = 10000
 // What programs use first. Names that a version of Node does not have are passed over.
 const LOADED = [
@@ -57,6 +59,8 @@ function load() {
 
 // The first line that a process prints, the first error that it shows and the first timer take longest.
 function rehearse() {
+  // Its threads are counted when this waits, and are no sign of a program's work then.
+  fs.access('/', () => {})
   const { Console } = require('console')
   const { Writable } = require('stream')
   const nothing = new Writable({ write: (chunk, encoding, done) => done() })
@@ -74,48 +78,57 @@ function rehearse() {
   clearTimeout(setTimeout(rehearse, 1))
   clearImmediate(setImmediate(rehearse))
   require('vm').runInThisContext('(async () => { for (const one of [1]) await one })')()
-  // A stream to the pipe that is stdout. It is opened anew, since a stream changes the mode of what it is given, and
-  // nothing is written.
-  const socket = new (require('net').Socket)({
-    fd: fs.openSync('/proc/self/fd/1', 'w'),
-    readable: false,
-    writable: true,
+}
+
+// Make the streams, but leave the pipes as they are until the program asks for one: a stream changes the mode of its
+// pipe for everyone who has it.
+function stream(name) {
+  const descriptor = Object.getOwnPropertyDescriptor(process, name)
+  const made = process[name]
+  made.write('')
+  made._handle.setBlocking(true)
+  Object.defineProperty(process, name, {
+    ...descriptor,
+    get() {
+      Object.defineProperty(process, name, descriptor)
+      made._handle.setBlocking(false)
+      return made
+    },
   })
-  socket.write('')
-  socket.destroy()
 }
 
 function told() {
   const text = Buffer.allocUnsafeSlow(ROOM)
-  writeSync(LINE, message('r', 0))
-  for (;;) {
-    let length
+  writeSync(SAID, message('r', Number(fs.readFileSync('/proc/loadavg', 'latin1').split(' ').pop()) - 1))
+  let length = 0
+  while (length < HEAD || length < HEAD + text.readInt32LE(24)) {
     try {
-      length = fs.readSync(LINE, text)
+      const got = fs.readSync(HEARD, text, length, ROOM - length, null)
+      // Nobody is there any more who could say anything.
+      if (got === 0) reallyExit(0)
+      length += got
     } catch (error) {
-      if (error.code === 'EINTR') continue
-      throw error
+      if (error.code !== 'EINTR') throw error
     }
-    // Nobody is there any more who could say anything.
-    if (length < HEAD) reallyExit(0)
-    const count = text.readInt32LE(8)
-    const words = text.toString('utf8', HEAD, length).split('\0')
-    return { argv: words.slice(0, count), env: words.slice(count, count + text.readInt32LE(16)) }
   }
+  fs.closeSync(HEARD)
+  const count = text.readInt32LE(8)
+  const words = text.toString('utf8', HEAD, length).split('\0')
+  return { argv: words.slice(0, count), env: words.slice(count, count + text.readInt32LE(16)) }
 }
 
 // The owner need not wait until an engine with all its memory is taken apart: it is told as soon as nothing of the
 // program is left to run or to be written, and then kills the box. Where that is not sure, nothing is said, and the end
 // itself tells.
 function tellTheEnd() {
-  const { ino } = fstatSync(LINE)
+  const { ino } = fstatSync(SAID)
   const nobody = new Int32Array(new SharedArrayBuffer(4))
   const tell = (code) => {
     try {
       // The program may have closed it, and something else may have its number.
-      const found = fstatSync(LINE)
-      if (!found.isSocket() || found.ino !== ino) return
-      writeSync(LINE, message('x', code))
+      const found = fstatSync(SAID)
+      if (!found.isFIFO() || found.ino !== ino) return
+      writeSync(SAID, message('x', code))
       // What is killed need not take itself apart.
       wait(nobody, 0, 0, KILLED_MS)
     } catch {}
@@ -184,6 +197,10 @@ function begin() {
 
 aside(load)
 aside(rehearse)
+try {
+  stream('stdout')
+  stream('stderr')
+} catch {}
 // Before the event loop begins, as a program does: what is waited for here comes without it.
 import('data:text/javascript,').then(
   () => process.nextTick(begin),

@@ -229,11 +229,11 @@ static char **words(char **text, const char *end, int count)
 }
 
 // Start a program: in a box ('E', whose descriptors begin with the box's init), or a warm interpreter in the nursery's
-// own view ('Z'). `descriptors`: [init of the box,] stdin, stdout, stderr, report or owner's socket, one that a program
-// in a box shall have as 3 (where `d` is not 0), control groups.
+// own view ('Z'). `descriptors`: [init of the box,] stdin, stdout, stderr, report or owner's socket, `d` that a program
+// in a box shall have as 3 and up (two at most), control groups.
 static void start(const struct head *head, char *text, size_t length, int *descriptors, int count)
 {
-	int in_box = head->op == 'E', further = in_box && head->d;
+	int in_box = head->op == 'E', further = in_box && head->d > 0 && head->d <= 2 ? head->d : 0;
 	uint32_t answer = in_box ? 'x' : 'z';
 	pid_t pid = -1;
 	char *end = text + length;
@@ -254,7 +254,7 @@ static void start(const struct head *head, char *text, size_t length, int *descr
 			int fd = fcntl(report, F_DUPFD_CLOEXEC, 64);
 			int failed = enter(&config, descriptors[0], stdio + 4 + further, count - 5 - further) < 0
 				|| (head->c && limit(RLIMIT_NPROC, head->c) < 0) || place_stdio(stdio) < 0
-				|| (further && dup2(stdio[4], 3) < 0);
+				|| (further > 0 && dup2(stdio[4], 3) < 0) || (further > 1 && dup2(stdio[5], 4) < 0);
 			if (!failed) {
 				dup3(fd, 3 + further, O_CLOEXEC);
 				fd = 3 + further;

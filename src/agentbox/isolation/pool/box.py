@@ -79,6 +79,8 @@ class PooledBox:
         self._silent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._gone = asyncio.Event()
         self.waiting: WaitingNode | None = None
+        # So many processes and threads the interpreter alone is.
+        self.own_processes = 1
         nursery.counted(made, self._counted)
         asyncio.get_running_loop().add_reader(made.init_fd, self._died)
 
@@ -296,7 +298,7 @@ class PooledBox:
             except TimeoutError:
                 self.kill()
                 await self.taken_apart()
-        if self.processes != 1:
+        if self.processes != self.own_processes:
             await self.taken_apart()
 
     def _counted(self, processes: int) -> None:
