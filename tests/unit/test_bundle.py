@@ -39,7 +39,7 @@ modules = bundle.use()
 choose()
 import agentbox.engine.agent_session, agentbox.guest.tables, agentbox.engine.policy_world, agentbox.isolation.early
 import agentbox.cli.front, agentbox.engine.limits, agentbox.light.loop, agentbox.isolation.launcher.forked
-import agentbox.engine.search_path
+import agentbox.engine.search_path, agentbox.linux.cgroup_grace
 """
 LOOK = """
 for name, module in sorted(sys.modules.items()):

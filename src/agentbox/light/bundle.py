@@ -51,6 +51,7 @@ _SETS: dict[str, tuple[str, tuple[str, ...]]] = {
 _PREFIX = "agentbox."
 _MOST_BYTES = 16 << 20
 _LENGTH_BYTES = 8
+_LAST_STREAM = 2
 _OPTIMIZED = f".opt-{sys.flags.optimize}" if sys.flags.optimize else ""
 _TAG = f"{sys.implementation.cache_tag}{_OPTIMIZED}"
 
@@ -84,15 +85,18 @@ class _Noting(SourceFileLoader):
 class _Set:
     """Modules that are imported together; one that stands alone is a set too."""
 
-    def __init__(self, entries: Sequence[Entry], content: memoryview | bytes) -> None:
+    def __init__(self, entries: Sequence[Entry], descriptor: int, at: int, size: int) -> None:
         self.entries = entries
-        self.content = content
+        self._place = (descriptor, size, at)
         self._codes: Codes | None = None
 
-    def codes(self) -> Codes:
-        """The code of each."""
+    def codes(self) -> Codes | None:
+        """The code of each; None where the file was spoiled since it was opened."""
         if self._codes is None:
-            self._codes = marshal.loads(self.content)  # noqa: S302 - believed like a compiled module
+            try:
+                self._codes = marshal.loads(os.pread(*self._place))  # noqa: S302 - believed like a compiled module
+            except (EOFError, OSError, TypeError, ValueError):
+                return None
         return self._codes
 
     def forget(self) -> None:
@@ -108,7 +112,7 @@ class Bundle:
         self._key = key
         # What was there before anything could be found here.
         self._before = set(sys.modules)
-        self.sets = _read(path, key)
+        self._descriptor, self.sets = _opened(path, key)
         self.entries: dict[str, tuple[_Set, int]] = {
             entry[0]: (one, index) for one in self.sets.values() for index, entry in enumerate(one.entries)
         }
@@ -123,20 +127,22 @@ class Bundle:
             return None
         within, index = found
         entry = within.entries[index]
-        if not _is_as_it_was(entry, path[0]):
+        codes = within.codes()
+        if codes is None or not _is_as_it_was(entry, path[0]):
             del self.entries[fullname]
             return None
-        return _spec(entry, path[0], within.codes()[index])
+        return _spec(entry, path[0], codes[index])
 
     def load(self, name: str) -> None:
         """Import all modules of a set: what each of them imports is there before it, so that Python need look for none.
         Those that are not as they were, and what needs them, are left to be imported when they are wanted. For a
         process with one thread."""
         wanted = self.sets.get(name)
-        if wanted is None:
+        codes = None if wanted is None else wanted.codes()
+        if wanted is None or codes is None:
             return
         modules = sys.modules
-        for entry, code in zip(wanted.entries, wanted.codes(), strict=True):
+        for entry, code in zip(wanted.entries, codes, strict=True):
             fullname = entry[0]
             parent, _, last = fullname.rpartition(".")
             above = modules.get(parent)
@@ -164,6 +170,14 @@ class Bundle:
                 raise
             setattr(above, last, module)
         wanted.forget()
+
+    def stop(self) -> None:
+        """Find nothing any more."""
+        self.sets.clear()
+        self.entries.clear()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def keep(self) -> None:
         """Write the file anew when modules were imported that are not in it. A place that cannot be written is left as
@@ -194,6 +208,13 @@ def load(name: str) -> None:
             finder.load(name)
 
 
+def stop() -> None:
+    """Let nothing be found in the file in use: for a process that closes descriptors which are not its own."""
+    for finder in sys.meta_path:
+        if isinstance(finder, Bundle):
+            finder.stop()
+
+
 def _is_as_it_was(entry: Entry, directory: str) -> bool:
     """Whether the source of a module below that directory has the size and time that its code was compiled from."""
     try:
@@ -222,32 +243,41 @@ def _spec(entry: Entry, directory: str, code: CodeType | None) -> ModuleSpec:
     return spec
 
 
-def _read(path: str, key: tuple[str, ...]) -> dict[str, _Set]:
-    """The sets of a file that nobody but the package's owner, root and this user can have written."""
+def _opened(path: str, key: tuple[str, ...]) -> tuple[int, dict[str, _Set]]:
+    """The sets of a file that nobody but the package's owner, root and this user can have written, and its descriptor,
+    from which each is read when it is wanted; -1 without any."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
-        return {}
+        return -1, {}
+    # The numbers of the standard streams are the command's, also where the caller closed them.
+    sets = _read(descriptor, key) if descriptor > _LAST_STREAM else {}
+    if sets:
+        return descriptor, sets
+    os.close(descriptor)
+    return -1, {}
+
+
+def _read(descriptor: int, key: tuple[str, ...]) -> dict[str, _Set]:
     try:
         facts = os.fstat(descriptor)
         owners = (0, os.geteuid(), os.stat(agentbox.__file__).st_uid)
         regular = facts.st_mode & 0o170000 == 0o100000
         if not regular or facts.st_mode & 0o022 or facts.st_uid not in owners or facts.st_size > _MOST_BYTES:
             return {}
-        content = memoryview(os.read(descriptor, facts.st_size))
-        begin = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
-        found, places = marshal.loads(content[_LENGTH_BYTES:begin])  # noqa: S302
-        if found != key or begin + sum(size for _, _, size in places) != len(content):
+        begin = _LENGTH_BYTES + int.from_bytes(os.pread(descriptor, _LENGTH_BYTES, 0), "little")
+        if begin > facts.st_size:
+            return {}
+        found, places = marshal.loads(os.pread(descriptor, begin - _LENGTH_BYTES, _LENGTH_BYTES))  # noqa: S302
+        if found != key or begin + sum(size for _, _, size in places) != facts.st_size:
             return {}
         sets = {}
         for name, entries, size in places:
-            sets[name] = _Set(entries, content[begin : begin + size])
+            sets[name] = _Set(entries, descriptor, begin, size)
             begin += size
         return sets
     except (EOFError, OSError, TypeError, ValueError):
         return {}
-    finally:
-        os.close(descriptor)
 
 
 def _orders(before: set[str]) -> dict[str, list[str]]:

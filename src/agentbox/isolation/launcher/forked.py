@@ -56,15 +56,16 @@ def fork_launcher() -> tuple[Forked, socket.socket]:
         ours.close()
         os.setsid()
         os.chdir("/")
+        from agentbox.light import bundle
+
+        bundle.load("launcher")
+        bundle.stop()
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, 0)
         os.dup2(nothing, 1)
         kept = theirs.detach()
         os.dup2(kept, 3, inheritable=False)
         os.closerange(4, 1 << 16)
-        from agentbox.light import bundle
-
-        bundle.load("launcher")
         from agentbox.linux import process
 
         process.forget_environment()
