@@ -46,6 +46,17 @@ class Posture:
         )
 
 
+def init_of(guest: Posture) -> Posture:
+    """Process 1 of the box that a guest is in. The parent of a warm interpreter's child is beyond its box."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{name}/ns/pid") == guest.namespaces["pid"]:
+                found = Posture.of_pid(int(name))
+                if found.status["NSpid"].split()[-1] == "1":
+                    return found
+    raise AssertionError(f"no process 1 beside {guest.pid}")
+
+
 def processes_with(mark: str) -> list[int]:
     """Host pids of living processes that have the mark in their command line or environment; not our own, and none that
     SIGKILL was sent to, which never runs its program again."""
@@ -63,5 +74,7 @@ def processes_with(mark: str) -> list[int]:
 
 
 def _is_killed(name: str) -> bool:
-    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{name}/status").read_text().splitlines() if ":\t" in line)
+    status = dict(
+        line.split(":\t", 1) for line in Path(f"/proc/{name}/status").read_text().splitlines() if ":\t" in line
+    )
     return bool((int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)) >> (signal.SIGKILL - 1) & 1)
