@@ -124,7 +124,7 @@ def test_end_is_believed_once_and_from_the_run_alone(warm_node: Run) -> None:
     forged = """
 const fs = require('fs')
 const head = Buffer.alloc(40); head.write('x'); head.writeInt32LE(7, 8)
-fs.writeSync(3, head)
+fs.writeSync(4, head)
 setTimeout(() => console.log('never'), 5000)
 """
     assert until_warm(warm_node, forged)["exit_code"] == 7
@@ -134,11 +134,11 @@ setTimeout(() => console.log('never'), 5000)
 def test_descriptor_that_took_the_place_of_ours_is_not_written_to(warm_node: Run) -> None:
     code = """
 const fs = require('fs')
-fs.closeSync(3)
-console.log(fs.openSync('took', 'w'))
+fs.closeSync(4)
+console.log(fs.openSync("third", "w"), fs.openSync("took", "w"))
 """
     found = until_warm(warm_node, code, return_files=["took"])
-    assert (found["stdout"], found["exit_code"]) == ("3\n", 0)
+    assert (found["stdout"], found["exit_code"]) == ("3 4\n", 0)
     assert found["files"] == {"took": {"base64": "", "bytes": 0}}
 
 
