@@ -136,7 +136,7 @@ while True:
     end.close()
 """,
 }  # fmt: skip
-# How long a flood lasts: those that open little are in full spate at once, the others take their time on a busy machine.
+# How long a flood lasts: those that open little are in full spate at once, the others take time on a busy machine.
 SECONDS = dict.fromkeys(("resets", "small writes", "names", "datagrams", "denials"), 6)
 WITNESS = """
 request = b"GET / HTTP/1.1\\r\\nHost: web.example:%d\\r\\nConnection: close\\r\\n\\r\\n" % KEEP
