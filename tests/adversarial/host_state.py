@@ -15,6 +15,8 @@ from agentbox.linux.cgroupfs import mounts
 from tests.running_server import RunningServer
 
 PATIENCE_SECONDS = 20.0
+# Some 20 ms apart.
+_LOOKS = 25
 
 
 def until(condition: Callable[[], bool], what: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
@@ -81,11 +83,12 @@ def kilobytes(pid: int, name: str = "VmRSS") -> int:
 
 @dataclass(frozen=True)
 class HostState:
-    """One look at everything a server's runs could leave behind."""
+    """One look at everything a server's runs could leave behind. `groups` counts control groups that hold a process:
+    empty ones are kept to be used again."""
 
     processes: int
     mounts: tuple[str, ...]
-    groups: tuple[Path, ...]
+    groups: int
     files: tuple[str, ...]
     descriptors: int
 
@@ -95,17 +98,36 @@ class HostState:
         return cls(
             processes=len(descendants(server.pid)),
             mounts=tuple(Path("/proc/self/mounts").read_text().splitlines()),
-            groups=tuple(owner_groups(server.pid)),
+            groups=sum(1 for group in owner_groups(server.pid) if _holds_a_process(group)),
             files=tuple(sorted(str(path) for path in boxes.rglob("*"))),
             descriptors=len(os.listdir(f"/proc/{server.pid}/fd")),
         )
+
+
+    @classmethod
+    def at_rest(cls, server: RunningServer) -> HostState:
+        """The state when the warm pool has what it wants: some looks in a row that say the same."""
+        looks: list[tuple[int, int]] = []
+
+        def is_still() -> bool:
+            looks.append((len(descendants(server.pid)), len(os.listdir(f"/proc/{server.pid}/fd"))))
+            return len(looks) >= _LOOKS and len(set(looks[-_LOOKS:])) == 1
+
+        until(is_still, "the warm pool came to no rest")
+        return cls.around(server)
+
+
+def _holds_a_process(group: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return bool((group / "cgroup.procs").read_text())
+    return False
 
 
 @contextlib.contextmanager
 def leaves_nothing(server: RunningServer) -> Iterator[None]:
     """Around runs of which nothing may be left when their answers are there. The server has had a run before."""
     server.client().post("/v1/run", json={"code": "print(1)"})
-    before = HostState.around(server)
+    before = HostState.at_rest(server)
     yield
 
     def same() -> bool:
