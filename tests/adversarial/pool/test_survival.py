@@ -92,7 +92,7 @@ def test_part_that_is_killed_at_rest_is_replaced_and_nothing_of_it_is_left(part:
     until(lambda: len(pids_of(server, "child")) == 2, "the stock was not filled again")
     for kind, count in (("maker", 1), ("zygote", 1), ("init", 2)):
         until(lambda kind=kind, count=count: len(pids_of(server, kind)) == count, f"not {count} {kind} left")
-    until(lambda: len(owner_groups(server.pid)) <= len(before.groups) + 2, "control groups were left")
+    until(lambda: HostState.around(server).groups <= before.groups + 2, "control groups were left")
     until(lambda: HostState.around(server).descriptors <= before.descriptors + 12, "descriptors were left")
 
 
