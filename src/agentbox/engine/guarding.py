@@ -31,6 +31,11 @@ class Guards:
         self._lock = threading.Lock()
         self._made: dict[str | None, Path] = {}
 
+    def known(self, python: str | None) -> Path | None:
+        """The directory, where it was made before."""
+        found = self._made.get(python)
+        return found if found is not None and found.is_dir() else None
+
     def directory(self, python: str | None) -> Path:
         """The directory to show in a box, compiled for this Python if there is one. Raises ConfinementError."""
         with self._lock:

@@ -127,8 +127,11 @@ class Recorder:
         """Record something that the runner itself did or saw."""
         self._append(kind, op, args, "supervisor", None)
 
-    async def finish(self, returncode: int, details: dict[str, Any]) -> Head | None:
-        """Read what is still in the sockets, write the end, seal. None when the trace had failed before."""
+    async def finish(
+        self, returncode: int, details: dict[str, Any], sealed: Callable[[], None] = lambda: None
+    ) -> Head | None:
+        """Read what is still in the sockets, write the end, seal. None when the trace had failed before. `sealed` is
+        called by the thread that sealed it, or tried to."""
         self._ticking.cancel()
         if self._accepting is not None:
             self._accepting.cancel()
@@ -140,13 +143,20 @@ class Recorder:
         if self._counting is not None:
             await self._counting.close()
         self._repeats.flush()
-        if self._writer.failed:
-            self._writer.close()
-            return None
+
+        def seal() -> Head | None:
+            try:
+                if self._writer.failed:
+                    self._writer.close()
+                    return None
+                # A trace that grew too long ended the run, but has room for its end.
+                self._writer.append("meta", RUN_END, {"returncode": returncode, **details})
+                return self._writer.seal()
+            finally:
+                sealed()
+
         try:
-            # A trace that grew too long ended the run, but has room for its end.
-            self._writer.append("meta", RUN_END, {"returncode": returncode, **details})
-            return await asyncio.to_thread(self._writer.seal)
+            return await asyncio.to_thread(seal)
         except TraceError as error:
             self._failed(error)
             return None

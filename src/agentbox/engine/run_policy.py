@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from agentbox.engine.box_world import HOME, PROGRAM_DIRECTORIES, BoxWorld, search_path_of
 from agentbox.engine.guarding import GUARDED, notes_on_guard_alone
 from agentbox.engine.policy_world import read_policy_file
+from agentbox.engine.readings import Looking, Reading, Readings
 from agentbox.errors import ConfigError, PolicyError
 from agentbox.isolation.interpreters import Found
 from agentbox.isolation.plan import WORKSPACE, WorkspaceView, workspace_view
@@ -44,13 +45,14 @@ _KERNELS = ("/proc", "/dev", "/sys", "/run")
 @dataclass(frozen=True, slots=True)
 class RunPolicy:
     """The effective policy of one run. `passed` are the variables of the request that reach the program, `withheld`
-    those that do not."""
+    those that do not. `reading` is where it comes from."""
 
     policy: AnyPolicy
     confinement: Confinement
     passed: Mapping[str, str]
     withheld: tuple[str, ...]
     warnings: tuple[str, ...]
+    reading: Reading
 
 
 class Ceiling:
@@ -111,16 +113,45 @@ class Ceiling:
 
 
 def decide_policy(
-    text: str | None, ceiling: Policy | None, language: str, found: Found, limits: Limits, env: Mapping[str, str]
+    text: str | None,
+    ceiling: Policy | None,
+    language: str,
+    found: Found,
+    limits: Limits,
+    env: Mapping[str, str],
+    readings: Readings,
+    owner: str,
 ) -> RunPolicy | None:
     """The effective policy of a request with this policy text and environment, for an interpreter by name; None when
-    there is neither text nor ceiling.
+    there is neither text nor ceiling. It may be among `readings`, of this caller and for this one ceiling.
 
     Raises PolicySyntaxError, and PolicyError for rules that no layer of this server holds: they would be weaker than
     they read.
     """
+    if text is None and ceiling is None:
+        return None
+    world = Looking(search_path_of(found.path), found.directories)
+    reading = readings.of(
+        (owner, text, language, found, limits),
+        text,
+        world,
+        lambda world: _read(text, ceiling, language, found, limits, world),
+    )
+    passed = {name: value for name, value in env.items() if decide(reading.policy, Env(name)).allowed}
+    return RunPolicy(
+        policy=reading.policy,
+        confinement=reading.confinement,
+        passed=passed,
+        withheld=tuple(name for name in env if name not in passed),
+        warnings=reading.warnings,
+        reading=reading,
+    )
+
+
+def _read(
+    text: str | None, ceiling: Policy | None, language: str, found: Found, limits: Limits, world: Looking
+) -> Reading:
     asked = None
-    world = BoxWorld(search_path_of(found.path), found.directories)
     warnings: tuple[str, ...] = ()
     if text is not None:
         asked = parse(
@@ -136,17 +167,9 @@ def decide_policy(
     if ceiling is not None:
         _refuse_what_nothing_holds(ceiling, language)
     policy: AnyPolicy | None = intersect(asked, ceiling) if asked and ceiling else asked or ceiling
-    if policy is None:
-        return None
-    passed = {name: value for name, value in env.items() if decide(policy, Env(name)).allowed}
+    assert policy is not None
     confinement = compile_policy(policy, limits, world, read_only=found.directories)
-    return RunPolicy(
-        policy=policy,
-        confinement=confinement,
-        passed=passed,
-        withheld=tuple(name for name in env if name not in passed),
-        warnings=(*warnings, *notes_on_guard_alone(confinement)),
-    )
+    return Reading(policy, confinement, (*warnings, *notes_on_guard_alone(confinement)), tuple(world.looks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +191,7 @@ def prepare(run: RunPolicy, tree: Tree, entry_file: str, found: Found, *, guarde
     listing = list_tree(tree, MAX_LISTED_ENTRIES)
     world = BoxWorld(search_path_of(found.path), found.directories, listing)
     policy = _read_again(run.policy, world) if listing.links else run.policy
-    confinement = compile_policy(policy, run.confinement.limits, world)
+    confinement = run.reading.compiled(listing, lambda: compile_policy(policy, run.confinement.limits, world))
     files, made = _make_missing(confinement.files, tree)
     confinement = replace(confinement, files=files)
     view = workspace_view(confinement, f"{WORKSPACE}/{entry_file}")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import shlex
@@ -165,8 +164,9 @@ class RunTrace:
         if self._ended:
             return TraceHead(self._writer.head.count, self._writer.head.sha)
         self._ended = True
-        head = await self._recorder.finish(exit_code, dict(details))
-        await asyncio.to_thread(self._traces.keep, self._request.owner, self._writer.run.id)
+        head = await self._recorder.finish(
+            exit_code, dict(details), lambda: self._traces.keep(self._request.owner, self._writer.run.id)
+        )
         if head is None:
             assert self._recorder.failure is not None
             raise self._recorder.failure

@@ -7,14 +7,15 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from agentbox.config import Settings
 from agentbox.engine.admission import Admission, OnQueued
 from agentbox.engine.directories import Directories
-from agentbox.engine.guarding import Guards
+from agentbox.engine.guarding import CHANNEL, POLICY, Guards, guarded_environment
+from agentbox.engine.readings import MAX_CHARACTERS, Readings
 from agentbox.engine.run_network import RunNetwork, decide_network
 from agentbox.engine.run_policy import Ceiling as PolicyCeiling
 from agentbox.engine.run_policy import RunPolicy, decide_policy
@@ -33,16 +34,19 @@ from agentbox.errors import (
     RequestError,
     UnknownBackendError,
 )
+from agentbox.guest.injection import GUARD_DIR
 from agentbox.isolation import registry, selfcheck
 from agentbox.isolation.backend import Backend, Program
 from agentbox.isolation.backends.jail import JailBackend
 from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.interpreters import INTERPRETERS, Found, by_language, locate
 from agentbox.isolation.plan import WORKSPACE
+from agentbox.isolation.pool.nursery import GuardFiles
 from agentbox.isolation.pool.shape import PoolShape
 from agentbox.models import DEFAULT_OWNER, Confinement, Enforcement, Limits, RunRequest, RunResult
 from agentbox.policy.ceiling import Ceiling, effective_limits
 from agentbox.policy.document import policies_of
+from agentbox.records import replace
 from agentbox.trace.keys import KeyStore
 from agentbox.trace.ledger import Ledger
 from agentbox.workspace.names import checked_path
@@ -52,8 +56,6 @@ __all__ = ["OutputSink", "Runner", "ceiling_of"]
 
 _T = TypeVar("_T")
 _FILE_THREADS = 8
-# A longer policy is read in a thread.
-_INLINE_POLICY_CHARACTERS = 2048
 _EXPIRY_SECONDS = 60
 _log = logging.getLogger("agentbox.engine")
 
@@ -76,6 +78,7 @@ class Runner:
         self._egress = Egress(
             settings.dns_upstream, stocked=STOCKED if _may_open(settings) else 0, boxes=settings.max_concurrent_runs
         )
+        self._readings = Readings()
         self._guards = Guards(settings.resolved_state_dir() / "guards")
         self.admission = Admission(
             settings.max_concurrent_runs,
@@ -156,6 +159,19 @@ class Runner:
             lacks = error.message
         if lacks:
             _log.warning("no warm pool, so runs start cold: %s", lacks)
+        elif (ordinary := self._ordinary("python")) is not None:
+            confinement, program = ordinary
+            backend.offer_watched(shape, confinement, program, now=settings.trace_runs == "all")
+            guarded = replace(program, env=_guarded(program), started_with=program.env)
+            backend.offer_watched(
+                shape, confinement, guarded, self._guard_files, now=settings.policy_ceiling is not None
+            )
+
+    async def _guard_files(self) -> GuardFiles:
+        """The guard's directory for the Python of the boxes, and where they show it. Raises ConfinementError."""
+        found = self._python()
+        directory = await self._in_thread(self._guards.directory, found.path if found is not None else None)
+        return GuardFiles(str(directory), GUARD_DIR, CHANNEL, POLICY)
 
     def _ordinary(self, language: str) -> tuple[Confinement, Program] | None:
         """What a run in that language is under when its request says nothing; None without an interpreter."""
@@ -226,7 +242,8 @@ class Runner:
         TraceError when what must be recorded could not be: then the run did not begin, or was ended.
         """
         asked_at = time.monotonic()
-        if request.policy is not None and len(request.policy) > _INLINE_POLICY_CHARACTERS:
+        if request.policy is not None and len(request.policy) > MAX_CHARACTERS:
+            # In a thread, since that takes longer.
             decided = await self._in_thread(self._decide, request)
         else:
             decided = self._decide(request)
@@ -305,7 +322,10 @@ class Runner:
 
     def _policy(self, request: RunRequest, found: Found, limits: Limits, backend: Backend) -> RunPolicy | None:
         ceiling = self._policy_ceiling.of(found)
-        policy = decide_policy(request.policy, ceiling, by_language(request.language).name, found, limits, request.env)
+        language = by_language(request.language).name
+        policy = decide_policy(
+            request.policy, ceiling, language, found, limits, request.env, self._readings, request.owner
+        )
         if policy is not None and not backend.isolated:
             raise PolicyError(
                 f"backend {backend.name} has no wall, so it cannot hold a policy", hint="use backend jail, or no policy"
@@ -314,6 +334,12 @@ class Runner:
 
     async def _in_thread(self, work: Callable[..., _T], *arguments: object) -> _T:
         return await in_thread(self._threads, work, *arguments)
+
+
+def _guarded(program: Program) -> Mapping[str, str]:
+    """The environment of a program whose interpreter loads a guard."""
+    entry = f"{WORKSPACE}/{by_language('python').entry_file}"
+    return guarded_environment(program.env, kind="python", root=WORKSPACE, entry=entry)
 
 
 def _may_open(settings: Settings) -> bool:

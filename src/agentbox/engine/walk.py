@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import secrets
@@ -17,7 +18,7 @@ from agentbox.engine.counting import Counting, Sizes
 from agentbox.engine.directories import Directories
 from agentbox.engine.guarding import CHANNEL, GUARDED, POLICY, Guards, guarded_environment, held_by_guard_alone
 from agentbox.engine.run_network import RunNetwork
-from agentbox.engine.run_policy import RunPolicy, prepare, take_back
+from agentbox.engine.run_policy import Prepared, RunPolicy, prepare, take_back
 from agentbox.engine.run_trace import RunTrace, RunTraces
 from agentbox.engine.supervisor import Ending, OutputSink, supervise
 from agentbox.engine.threads import in_thread, to_its_end
@@ -39,6 +40,7 @@ from agentbox.models import (
     TraceHead,
     Usage,
 )
+from agentbox.policy.document import policies_of
 from agentbox.records import asdict, dataclass, replace
 from agentbox.workspace.collecting import collect_files
 from agentbox.workspace.placing import place_files
@@ -48,6 +50,9 @@ from agentbox.workspace.tree import Tree
 _T = TypeVar("_T")
 # Up to this many bytes a thread costs more than the writing.
 _INLINE_BYTES = 1 << 16
+# So many files and rules are compiled where they are.
+_INLINE_FILES = 64
+_INLINE_RULES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,7 @@ class Walk:
         self._program: Program | None = None
         self._way_out: WayOut | None = None
         self._trace: RunTrace | None = None
+        self._beginning: asyncio.Task[None] | None = None
         self._made: tuple[tuple[str, ...], ...] = ()
         self._snapshot_id: str | None = None
         self._files: dict[str, bytes] = {}
@@ -127,8 +133,8 @@ class Walk:
         exit_code = 128 + signal.SIGKILL
         try:
             if self._decided.traced:
-                # To its end also when this run is being cancelled: the writer that it opens must be closed again.
-                await to_its_end(self._begin_trace())
+                # While the box is built, which may be waiting already.
+                self._beginning = asyncio.create_task(self._begin_trace())
             box = await self._build()
             ending = await self._supervise(box, on_output)
             details, exit_code = _facts(ending), ending.exit_code
@@ -157,9 +163,21 @@ class Walk:
         )
         self._trace = RunTrace(self._traces, writer, decided.request, policy)
 
+    async def _begun_trace(self) -> RunTrace | None:
+        """The trace, when it has begun; None for a run that has none. Raises TraceError."""
+        if self._beginning is not None:
+            # To its end also when this run is being cancelled: the writer that it opens must be closed again.
+            await to_its_end(self._beginning)
+        return self._trace
+
+    def _seen(self, report: dict[str, Any]) -> None:
+        """What the exec judge reports, which it does not before a program runs."""
+        if self._trace is not None:
+            self._trace.seen(report)
+
     async def _build(self) -> LiveBox:
         """The box, its workspace filled, ready for the program."""
-        decided, trace, policy = self._decided, self._trace, self._decided.policy
+        decided, policy = self._decided, self._decided.policy
         if decided.backend.needs_directory:
             # Not in a thread: a cancelled wait would lose the path, and nobody would remove the directory.
             self._directory = self._directories.make()
@@ -167,7 +185,7 @@ class Walk:
             confinement = policy.confinement
         else:
             confinement = Confinement(decided.limits, decided.found.directories)
-        watch = await self._watch(trace) if trace is not None else None
+        watch = await self._watch() if decided.traced else None
         directory = str(self._directory / "work") if self._directory else None
         way_out = await self._open_way_out()
         network = way_out.network if way_out else None
@@ -178,10 +196,11 @@ class Walk:
         self._box = box = await decided.backend.launch(confinement, directory, watch, network, program)
         if way_out is not None:
             await way_out.serve(box.unix_listeners)
-        if trace is not None:
-            trace.on_failure = box.kill
         tree = self._tree(box)
         await self._fill(tree)
+        trace = await self._begun_trace()
+        if trace is not None:
+            trace.on_failure = box.kill
         if policy is not None:
             await self._show(box, tree, policy, trace)
         return box
@@ -190,12 +209,16 @@ class Walk:
         """Let the box show what the policy leaves of its workspace, and listen to its guards."""
         decided = self._decided
         entry, found, guarded = decided.interpreter.entry_file, decided.found, decided.guarded
-        prepared = await self._in_thread(lambda: prepare(policy, tree, entry, found, guarded=guarded))
+
+        def work() -> Prepared:
+            return prepare(policy, tree, entry, found, guarded=guarded)
+
+        prepared = work() if self._is_small(policy) else await self._in_thread(work)
         self._made = prepared.made
         decided.warnings.extend(prepared.warnings)
         view = prepared.view
         if guarded:
-            view = replace(view, files=((POLICY, policy_file(prepared.policy)),))
+            view = replace(view, files=((POLICY, policy.reading.guard_file(prepared.policy, policy_file)),))
         await box.show(view)
         if trace is None:
             return
@@ -205,21 +228,29 @@ class Walk:
         for name in decided.request.files:
             trace.withheld_file(f"{WORKSPACE}/{name}")
 
-    async def _watch(self, trace: RunTrace) -> Watch:
+    def _is_small(self, policy: RunPolicy) -> bool:
+        """Whether it takes less to compile the policy against the workspace than to have a thread do it."""
+        request, rules = self._decided.request, sum(len(one.rules) for one in policies_of(policy.policy))
+        return not request.snapshot_id and len(request.files) <= _INLINE_FILES and rules <= _INLINE_RULES
+
+    async def _watch(self) -> Watch:
         guard = None
         if self._decided.guarded:
             python = self._decided.found.path if self._decided.interpreter.name == "python" else None
-            directory = await self._in_thread(self._guards.directory, python)
+            directory = self._guards.known(python) or await self._in_thread(self._guards.directory, python)
             guard = GuardView(str(directory), GUARD_DIR, CHANNEL)
-        return Watch(self._command(), trace.seen, guard)
+        return Watch(self._command(), self._seen, guard)
 
     def _command(self) -> tuple[str, tuple[str, ...]]:
         program, *words = self._argv(WORKSPACE)
         return os.path.realpath(program), tuple(words)
 
     async def _open_way_out(self) -> WayOut | None:
-        rules, trace = self._decided.network.rules, self._trace
-        if rules is None or trace is None or not self._decided.backend.isolated:
+        rules = self._decided.network.rules
+        if rules is None or not self._decided.backend.isolated:
+            return None
+        trace = await self._begun_trace()
+        if trace is None:
             return None
         self._way_out = await self._egress.open(rules, trace.gated)
         self._decided.warnings.extend(self._way_out.notes)
@@ -362,11 +393,14 @@ class Walk:
 
     def _let_go(self) -> bool:
         """Whether there is nothing to tear down but a box that needs no waiting for."""
-        if self._trace is not None or self._way_out is not None or self._directory is not None:
+        if self._beginning is not None or self._way_out is not None or self._directory is not None:
             return False
         return self._box is None or self._box.let_go()
 
     async def _teardown(self, exit_code: int, details: dict[str, Any]) -> None:
+        # Whatever went wrong there was raised before, or the run ends for another reason.
+        with contextlib.suppress(Exception):
+            await self._begun_trace()
         try:
             # Before the box, whose listeners it serves.
             if self._way_out is not None:

@@ -18,6 +18,7 @@ _IMPORTERS = dict(sys.path_importer_cache)
 
 import atexit  # noqa: E402
 import builtins  # noqa: E402
+import contextlib  # noqa: E402
 import ctypes  # noqa: E402
 import gc  # noqa: E402
 import os  # noqa: E402
@@ -28,10 +29,15 @@ if TYPE_CHECKING:
 
 _LIBRARY = "/work/zygote.so"
 _WANTED = "/work/modules"
+# Where boxes have a guard: a file that names its directory.
+_GUARDED = "/work/guard"
 # In the interpreter's own copy of its builtins these are not: it makes them, and `site` does, when it is ready.
 _LATE_BUILTINS = ("open", "quit", "exit", "copyright", "credits", "license", "help")
 # What draws from a state that would be every run's, and how it starts anew.
 _SEEDS = (("numpy.random", "seed"), ("torch", "seed"))
+
+# What arms the guard, until it is armed.
+_guard: "list[Any]" = []
 
 
 def _prepare(words: bytes, arguments: int, variables: int) -> "dict[str, Any]":
@@ -62,7 +68,34 @@ def _prepare(words: bytes, arguments: int, variables: int) -> "dict[str, Any]":
     if "__mp_main__" in sys.modules:
         sys.modules["__mp_main__"] = main
     gc.enable()
+    if _guard:
+        arm, loaded = _guard.pop()
+        # It ends the process where it cannot.
+        arm(lambda: loaded)
+        # What the guard sees of an interpreter that starts the file, which looks first whether it is a ZIP archive.
+        # Where it may not be read the kernel says so.
+        path = names["__file__"]
+        with contextlib.suppress(OSError):
+            sys.audit("open", path, "rb", os.O_RDONLY | os.O_CLOEXEC)
+            sys.audit("cpython.run_file", path)
+            sys.audit("open", path, "rb", os.O_RDONLY)
     return names
+
+
+def _load_guard(directory: str) -> None:
+    """Load the guard's modules and arm nothing: that is for a child, by the policy of its run."""
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import spec_from_file_location
+
+    spec: Any = spec_from_file_location("sitecustomize", directory + "/sitecustomize.py")
+    module: Any = module_from_spec(spec)
+    module.agentbox_warm = _guard
+    # Where a run's own modules are comes later, and is no code of the interpreter's.
+    first = sys.path.pop(0)
+    spec.loader.exec_module(module)
+    sys.path.insert(0, first)
+    # The environment's own had its turn already.
+    sys.modules.setdefault("sitecustomize", module)
 
 
 def _main() -> None:
@@ -79,6 +112,9 @@ def _main() -> None:
                 __import__(name)
             except Exception as error:  # a module that is not there must not take the pool down
                 os.write(2, f"AGENTBOX_POOL_MODULES: {name}: {type(error).__name__}: {error}\n".encode())
+    if os.path.exists(_GUARDED):
+        with open(_GUARDED, encoding="utf-8") as file:
+            _load_guard(file.read())
     sys.path_importer_cache.pop("/work", None)
     sys.modules.pop("__main__", None)
     modules = dict(sys.modules)

@@ -322,11 +322,13 @@ class Watch:
 @dataclass(frozen=True, slots=True)
 class Program:
     """What will be started in a box, and for whom, as far as a warm pool wants to know: interpreters that owners share
-    would tell one of them about another."""
+    would tell one of them about another. `started_with` is what of `env` an interpreter may have when it starts, where
+    that is not all."""
 
     owner: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
+    started_with: Mapping[str, str] | None = None
 
 
 class Backend(Protocol):

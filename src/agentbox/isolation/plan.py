@@ -263,7 +263,7 @@ def agent_plan(
         channel=view.channel,
         judge=True,
         witness_all=view.witness_all,
-        exec_rules=tuple(tuple(map(_exec_rule, programs)) for programs in confinement.programs),
+        exec_rules=exec_rules_of(confinement),
         command={"exe": view.command[0], "args": view.command[1]},
     )
 
@@ -291,10 +291,20 @@ def watched_plan(
         binds=(*plan.binds, (guard.directory, guard.shown_at)) if guard else plan.binds,
         channel=guard.channel if guard else plan.channel,
         judge=True,
-        exec_rules=tuple(tuple(map(_exec_rule, rules)) for rules in confinement.programs) if held else None,
+        exec_rules=exec_rules_of(confinement) if held else None,
         command={"exe": command[0], "args": command[1]},
         staged=held,
     )
+
+
+def exec_rules_of(confinement: Confinement) -> tuple[tuple[dict[str, object], ...], ...]:
+    """What the exec judge decides by: a set of rules for each policy."""
+    return tuple(tuple(map(_exec_rule, programs)) for programs in confinement.programs)
+
+
+def judged_plan(plan: LaunchPlan, guard: GuardView | None = None) -> LaunchPlan:
+    """The plan of boxes whose programs the exec judge will see, by rules that nobody knows yet."""
+    return replace(plan, binds=(*plan.binds, (guard.directory, guard.shown_at)) if guard else plan.binds, judge=True)
 
 
 def attached_plan(

@@ -131,14 +131,14 @@ def keep_only_ptrace() -> None:
     _set_capabilities(kept, kept, 0)
 
 
-def become_user(uid: int, gid: int) -> None:
-    """Take another identity for good but keep the capabilities, so that root can still make namespaces where the
-    host lets only privileged processes make them. Needs root."""
+def become_user(uid: int, gid: int, *, only_ptrace: bool = False) -> None:
+    """Take another identity for good but keep the capabilities, or CAP_SYS_PTRACE alone, so that root can still make
+    namespaces where the host lets only privileged processes make them. Needs root."""
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     _prctl(_PR_SET_KEEPCAPS, 1)
     os.setresuid(uid, uid, uid)
-    permitted = permitted_capabilities()
+    permitted = 1 << CAP_SYS_PTRACE if only_ptrace else permitted_capabilities()
     _set_capabilities(permitted, permitted, 0)
     # A process that changed its uid owns none of its /proc files until it is dumpable again.
     set_dumpable(True)

@@ -8,8 +8,8 @@ from agentbox.policy.record import TYPE_CHECKING, dataclass, field
 from agentbox.policy.rule import LimitTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Union
+    from collections.abc import Callable, Mapping
+    from typing import Any, Union
 
     from agentbox.policy.rule import Rule
 
@@ -115,11 +115,23 @@ def canonical_text(policy: Policy) -> str:
 
 
 def _sha256(text: bytes) -> str:
-    # The interpreter's own where it has one: `hashlib` would load OpenSSL for a few lines of text.
+    global _hash
+    if _hash is None:
+        _hash = _found_hash()
+    digest: str = _hash(text).hexdigest()
+    return digest
+
+
+def _found_hash() -> Callable[[bytes], Any]:
+    """The interpreter's own where it has one: `hashlib` would load OpenSSL for a few lines of text."""
     for name in ("_sha2", "_sha256", "hashlib"):
         try:
-            digest: str = __import__(name).sha256(text).hexdigest()
+            found: Callable[[bytes], Any] = __import__(name).sha256
         except ImportError:
             continue
-        return digest
+        return found
     raise ImportError("this interpreter has no SHA-256")
+
+
+# To look for a module that is not there costs more than to hash.
+_hash: Callable[[bytes], Any] | None = None

@@ -40,12 +40,28 @@ _INHERITED = (
 )
 
 
+def _sha256() -> Any:
+    """The hash function, without what `hashlib` loads; its module has had two names."""
+    for name in ("_sha2", "_sha256") if sys.version_info >= (3, 12) else ("_sha256", "_sha2"):
+        try:
+            return __import__(name).sha256
+        except ImportError:
+            continue
+    from hashlib import sha256
+
+    return sha256
+
+
+_HASH = _sha256()
+
+
 class ArmingError(Exception):
     """The guard cannot arm; the message says why."""
 
 
-def arm(directory: str, doors: Any) -> None:
-    """Arm this interpreter. `directory` is the guard's own, `doors` the module of that name. Raises ArmingError."""
+def arm(directory: str, doors: Any, code: Any) -> None:
+    """Arm this interpreter. `directory` is the guard's own, `doors` the module of that name, `code` what `code_of`
+    gave. Raises ArmingError."""
     given = _environment()
     enforce = _one_of(given, "AGENTBOX_ENFORCE", {"1": True, "0": False}, "1")
     strict = _one_of(given, "AGENTBOX_WALL", {"jail": False, "none": True}, "none")
@@ -70,9 +86,9 @@ def arm(directory: str, doors: Any) -> None:
     paths = Paths(is_fixed)
     private = tuple([paths.resolve(path)[0] for path in private])
     entry = given.get("AGENTBOX_ENTRY", "")
-    trees, modules = _code(paths, directory)
+    trees, modules = code
     view = View(trees, modules, private, answers.lent, paths.resolve(entry)[0] if entry else "", is_written)
-    observations = Observations(effects, _sha256())
+    observations = Observations(effects, _HASH)
     caps = Caps(answers, effects)
     files = Files(answers, view, paths, effects, observations, caps)
     network = Network(answers, effects, view, paths, files)
@@ -178,8 +194,10 @@ def _read_text(text: str, root: str, directory: str) -> Any:
                 del sys.modules[name]
 
 
-def _code(paths: Any, directory: str) -> Any:
-    """The directories of the interpreter and its packages, and those where only modules are."""
+def code_of(directory: str) -> Any:
+    """The directories of the interpreter and its packages, and those where only modules are: by `sys.path` as it is
+    before the program's own directory comes into it."""
+    paths = Paths(lambda _: False)
     trees = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, directory]
     modules = []
     for place in sys.path:
@@ -198,18 +216,6 @@ def _code(paths: Any, directory: str) -> Any:
                 resolved.append(full)
         found.append(tuple(resolved))
     return found
-
-
-def _sha256() -> Any:
-    """The hash function, without what `hashlib` loads; its module has had two names."""
-    for name in ("_sha2", "_sha256"):
-        try:
-            return __import__(name).sha256
-        except ImportError:
-            continue
-    from hashlib import sha256
-
-    return sha256
 
 
 def _count_once(answers: Any) -> Any:

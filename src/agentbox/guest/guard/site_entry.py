@@ -3,6 +3,9 @@
 
 The guard's modules are loaded apart: not into `sys.modules`, and with builtins of their own, so that a program which
 replaces `len` or `sorted` changes nothing in it.
+
+A warm interpreter (guest/zygote.py) executes this file itself, and leaves a list as `agentbox_warm` in its names: then
+the guard is only loaded, and the list gets the function that arms it. Nothing in an environment can ask for that.
 """
 
 import sys
@@ -13,7 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def _arm() -> None:
+def _loaded() -> "Any":
+    """Load every module of the guard; the function that arms it."""
     import builtins
     import marshal
     import posix
@@ -52,17 +56,24 @@ def _arm() -> None:
 
     own["__import__"] = own_import
     try:
-        try:
-            descriptor = posix.open(
-                directory + "/guard." + str(sys.implementation.cache_tag) + ".bundle", posix.O_RDONLY
-            )
-        except OSError:
-            descriptor = -1
-        if descriptor >= 0:
-            size = posix.fstat(descriptor).st_size
-            bundle = marshal.loads(posix.read(descriptor, size))  # noqa: S302 - the host wrote it
-            posix.close(descriptor)
-        load("arm", own).arm(directory, load("doors", vars(builtins)))
+        descriptor = posix.open(directory + "/guard." + str(sys.implementation.cache_tag) + ".bundle", posix.O_RDONLY)
+    except OSError:
+        descriptor = -1
+    if descriptor >= 0:
+        size = posix.fstat(descriptor).st_size
+        bundle = marshal.loads(posix.read(descriptor, size))  # noqa: S302 - the host wrote it
+        posix.close(descriptor)
+    module, doors = load("arm", own), load("doors", vars(builtins))
+    arm, code = module.arm, module.code_of(directory)
+    return lambda: arm(directory, doors, code)
+
+
+def _arm(load: "Any") -> None:
+    """Arm the guard, whose arming `load` gives, or end the process."""
+    import posix
+
+    try:
+        load()()
     except BaseException as error:  # whatever it is, the guest must not run
         reason = str(error) if type(error).__name__ == "ArmingError" else type(error).__name__ + ": " + str(error)
         text = "agentbox: failed to arm sandbox, refusing to run: " + reason + "\n"
@@ -86,6 +97,10 @@ def _go_on() -> None:
             sys.modules[name] = mine
 
 
-_arm()
-del _arm
-_go_on()
+_warm = globals().pop("agentbox_warm", None)
+if _warm is None:
+    _arm(_loaded)
+    _go_on()
+else:
+    _warm.append((_arm, _loaded()))
+del _arm, _loaded, _warm

@@ -10,9 +10,13 @@ from agentbox.models import Enforcement, Layer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from agentbox.isolation.backend import LiveBox, Program, Watch
     from agentbox.isolation.facilities import Facilities
     from agentbox.isolation.network import Network
+    from agentbox.isolation.pool.lazy import LazyPool
+    from agentbox.isolation.pool.nursery import GuardFiles
     from agentbox.isolation.pool.pool import WarmPool
     from agentbox.isolation.pool.shape import PoolShape
     from agentbox.isolation.requirement import Requirement
@@ -31,6 +35,8 @@ class JailBackend:
         self._view = host.view()
         self._pool: WarmPool | None = None
         self._node_pool: WarmPool | None = None
+        # By whether a guard is loaded: with a policy, and for a trace alone.
+        self._watched: dict[bool, LazyPool] = {}
 
     def requirements(self) -> tuple[Requirement, ...]:
         """See Backend."""
@@ -88,8 +94,39 @@ class JailBackend:
             fitting.stock_node(confinement, WarmProgram(program.argv, program.env))
         return lacks
 
+    def offer_watched(
+        self,
+        shape: PoolShape,
+        confinement: Confinement,
+        program: Program,
+        guard: Callable[[], Awaitable[GuardFiles]] | None = None,
+        *,
+        now: bool = False,
+    ) -> None:
+        """Keep boxes warm for such programs where they are watched: under policies with what `guard` gives, without it
+        for traces alone. They are made `now`, or when the first such run comes. `program` says with what its
+        interpreter starts."""
+        from agentbox.isolation.pool.box import WarmProgram
+        from agentbox.isolation.pool.lazy import LazyPool
+        from agentbox.isolation.pool.pool import WarmPool
+
+        if self._pool is None:
+            return
+
+        async def make() -> WarmPool:
+            files = await guard() if guard is not None else None
+            warm = WarmProgram(program.argv, program.env, program.started_with)
+            return WarmPool(self._facilities, self._view, shape, confinement, warm, watched=True, guard=files)
+
+        lazy = self._watched[guard is not None] = LazyPool(program.owner, make)
+        if now:
+            lazy.open()
+
     async def close(self) -> None:
         """End the warm pool."""
+        watched, self._watched = self._watched, {}
+        for lazy in watched.values():
+            await lazy.close()
         pools, self._pool, self._node_pool = (self._pool, self._node_pool), None, None
         for pool in pools:
             if pool is not None:
@@ -110,6 +147,12 @@ class JailBackend:
                 box = await pool.launch(confinement, program) if pool is not None else None
                 if box is not None:
                     return box
+        if program is not None and watch is not None and network is None:
+            lazy = self._watched.get(watch.guard is not None)
+            ready = lazy.ready() if lazy is not None else None
+            box = await ready.launch_watched(confinement, program, watch) if ready is not None else None
+            if box is not None:
+                return box
         facilities = self._facilities
         uid, gid = facilities.ids.take()
         try:

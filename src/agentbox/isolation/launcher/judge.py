@@ -17,6 +17,7 @@ import os
 import select
 from time import monotonic
 
+from agentbox.isolation.launcher import wire
 from agentbox.isolation.launcher.exec_rules import ExecRules
 from agentbox.isolation.launcher.reports import Reports
 from agentbox.light import contextlib, signal, socket
@@ -32,20 +33,32 @@ WITNESSED = ("open", "openat", "creat", "connect")
 # What needs no haste waits so long: reports of what was allowed, and threads that came back from their execve.
 _LATER_MS = 10
 _SIGNAL_BYTES = 128
+# More than the owner's one short message.
+_FRAME_BYTES = 4096
 _AT_FDCWD = -100
 _OWN = (b"/proc/self/", b"/proc/thread-self/")
 _ENV = ("/usr/bin/env", "/bin/env")
 
 
 class Judge:
-    """Serves one box until its init is gone."""
+    """Serves one box until its init is gone: a child of this process with the pid `init_pid`, or, in a box of a pool,
+    the process of the pidfd `init_fd`."""
 
-    def __init__(self, listener: int, proc: int, owner: socket.socket, plan: dict[str, Any], init_pid: int) -> None:
+    def __init__(
+        self,
+        listener: int,
+        proc: int,
+        owner: socket.socket,
+        plan: dict[str, Any],
+        init_pid: int = 0,
+        init_fd: int = -1,
+    ) -> None:
         self.listener = listener
         self.proc = proc
         self.owner = owner
         self.reports = Reports(owner)
         self.init_pid = init_pid
+        self.init_fd = init_fd
         # One set for each policy; every one of them must allow.
         given = plan["exec_rules"]
         workspace = plan["workspace"] if plan["staged"] else ""
@@ -75,6 +88,8 @@ class Judge:
         poller.register(self.listener, select.POLLIN)
         poller.register(children, select.POLLIN)
         poller.register(self.owner, select.POLLIN)
+        if self.init_fd >= 0:
+            poller.register(self.init_fd, select.POLLIN)
         settled = 0.0
         while True:
             late = self.asking or self.reports.waiting
@@ -93,12 +108,34 @@ class Judge:
                     if not self.collect():
                         self.reports.flush()
                         return
-                    deferred, self.deferred = self.deferred, []
-                    for call in deferred:
-                        self.consider(call)
-                else:
-                    # The owner says nothing here; this is its end.
+                    self.resume()
+                elif fd == self.init_fd:
+                    self.collect()
+                    self.reports.flush()
                     return
+                elif not self.finish():
+                    return
+
+    def resume(self) -> None:
+        """Consider the calls that waited for other threads."""
+        deferred, self.deferred = self.deferred, []
+        for call in deferred:
+            self.consider(call)
+
+    def finish(self) -> bool:
+        """The owner has ended all programs, and wants to hear of everything that was seen; or it is gone: then False.
+        It says nothing else."""
+        if not self.owner.recv(_FRAME_BYTES):
+            return False
+        asking = select.poll()
+        asking.register(self.listener, select.POLLIN)
+        while any(event & select.POLLIN for _, event in asking.poll(0)):
+            self.asked()
+        self.collect()
+        self.reports.flush()
+        with contextlib.suppress(OSError):
+            wire.send(self.owner, {"settled": True})
+        return True
 
     def settle(self) -> None:
         """Tell what was allowed. Stop threads whose execve was let through and has not succeeded so far: most likely
@@ -268,7 +305,7 @@ class Judge:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG | ptrace.WALL)
             except ChildProcessError:
-                return False
+                return self.init_fd >= 0
             if pid == 0:
                 return True
             if os.WIFSTOPPED(status):

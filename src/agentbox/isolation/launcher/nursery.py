@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from agentbox.isolation.launcher import root, view
+from agentbox.isolation.launcher import judges, root, view
 from agentbox.isolation.launcher.steps import step
 from agentbox.light import socket
 from agentbox.linux import mounts, namespaces, process
@@ -24,7 +24,6 @@ _VIEW_BYTES = 8 << 20
 _OWNER_FD, _CONFIG_FD = 3, 4
 _NAMESPACES = (
     namespaces.CLONE_NEWNS
-    | namespaces.CLONE_NEWPID
     | namespaces.CLONE_NEWIPC
     | namespaces.CLONE_NEWUTS
     | namespaces.CLONE_NEWNET
@@ -35,8 +34,8 @@ _NAMESPACES = (
 def build(nursery: dict[str, Any], owner: socket.socket, descriptors: list[int]) -> None:
     """Become the nursery of that description (pool/nursery.py). Never returns: a child executes the maker.
 
-    `owner` is its end of the owner's socket. `descriptors` are the maker's program, the library of warm interpreters
-    and the configuration of both. Raises StepError.
+    `owner` is its end of the owner's socket. `descriptors` are the maker's program, the library of warm interpreters,
+    the configuration of both, and where boxes are judged the judges' end of another socket. Raises StepError.
     """
     plan = nursery["plan"]
     trees: dict[str, int] = {}
@@ -73,13 +72,24 @@ def build(nursery: dict[str, Any], owner: socket.socket, descriptors: list[int])
     if not trees:
         with step("open mounts"):
             trees = root.open_trees(plan)
+    maker, library, config, *judged = descriptors
+    if judged:
+        with step("fork the judges"):
+            pid = os.fork()
+        if pid == 0:
+            # With the host's process ids, as a judge of any other box has.
+            for fd in (owner.detach(), maker, library, config, *trees.values()):
+                os.close(fd)
+            judges.serve(socket.socket(fileno=judged[0]))
+        os.close(judged[0])
+    with step("unshare"):
+        namespaces.unshare(namespaces.CLONE_NEWPID)
     with step("fork"):
         pid = os.fork()
     if pid != 0:
         os._exit(0)
     for end in (ready_read, ready_write, mapped_read, mapped_write):
         os.close(end)
-    maker, library, config = descriptors
     _build_view(nursery, trees, library)
     with step("host name"):
         socket.sethostname(plan["hostname"])
@@ -115,6 +125,9 @@ def _build_view(nursery: dict[str, Any], trees: dict[str, int], library: int) ->
     for path, mode in plan["writable"]:
         os.makedirs(f".{path}")
         os.chmod(f".{path}", mode)
+    for path in nursery["places"]:
+        # A box puts a file of its own over each.
+        view.write_file(path, b"")
     for path, text in (*plan["files"], *nursery["files"]):
         with step(f"write {path}"):
             view.write_file(path, text.encode())

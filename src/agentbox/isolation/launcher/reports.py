@@ -7,11 +7,14 @@ told together with what comes after it, at the latest when the judge has been id
 
 from __future__ import annotations
 
+from itertools import islice
+
 from agentbox.isolation.launcher import wire
 from agentbox.light import contextlib, socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 _MAX_WAITING = 64
@@ -32,7 +35,7 @@ class Reports:
 
     def spawn(self, pid: int, exe: str, argv: list[bytes], *, allowed: bool, reason: str) -> None:
         """A program was started, or refused."""
-        words = [word[:_MAX_WORD_BYTES].decode(errors="surrogateescape") for word in argv[:_MAX_WORDS]]
+        words = shortened(argv)
         self._add(
             {"spawn": {"pid": pid, "exe": exe, "argv": words, "allowed": allowed, "reason": reason}},
             sum(map(len, words)),
@@ -60,3 +63,8 @@ class Reports:
             reports, self.waiting, self._bytes = self.waiting, [], 0
             with contextlib.suppress(OSError):
                 wire.send(self._owner, {"reports": reports})
+
+
+def shortened(argv: Iterable[bytes]) -> list[str]:
+    """The words of a command line as a trace has them: so many, and none too long."""
+    return [word[:_MAX_WORD_BYTES].decode(errors="surrogateescape") for word in islice(argv, _MAX_WORDS)]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MAX_FRAME_BYTES = 8 << 20
 MAX_DESCRIPTORS = 16
 _HEADER = struct.Struct("<I")
+HEADER_BYTES = _HEADER.size
 _DESCRIPTOR = struct.Struct("=i")
 
 

@@ -48,6 +48,11 @@
 #ifndef CLONE_NEWCGROUP
 #define CLONE_NEWCGROUP 0x02000000
 #endif
+#ifndef SECCOMP_FILTER_FLAG_NEW_LISTENER
+#define SECCOMP_FILTER_FLAG_NEW_LISTENER 8
+#endif
+// As linux/notify.py: a waiter is only woken by what kills it.
+#define WAIT_KILLABLE_RECV 32
 #ifndef PR_CAP_AMBIENT
 #define PR_CAP_AMBIENT 47
 #define PR_CAP_AMBIENT_CLEAR_ALL 4
@@ -76,6 +81,10 @@ struct config {
 	struct { int which; rlim_t value; } limits[16];
 	int n_limits;
 	struct sock_fprog filter;
+	// Where boxes are judged: what asks the judge, before the filter, and where a box shows the files that it has for
+	// the guard.
+	struct sock_fprog asking;
+	const char *channel, *policy;
 	int landlock;
 };
 
@@ -128,7 +137,12 @@ static int read_config(struct config *config)
 			int which = strtol(value, &end, 10);
 			config->limits[config->n_limits].which = which;
 			config->limits[config->n_limits++].value = strtoull(end, NULL, 10);
-		} else if (!strcmp(line, "filter")) {
+		} else if (!strcmp(line, "channel")) {
+			config->channel = value;
+		} else if (!strcmp(line, "policy")) {
+			config->policy = value;
+		} else if (!strcmp(line, "filter") || !strcmp(line, "asking")) {
+			struct sock_fprog *into = line[0] == 'f' ? &config->filter : &config->asking;
 			size_t bytes = strlen(value) / 2;
 			unsigned char *program = malloc(bytes);
 			for (size_t i = 0; i < bytes; i++) {
@@ -137,8 +151,8 @@ static int read_config(struct config *config)
 					return -1;
 				program[i] = one;
 			}
-			config->filter.len = bytes / sizeof(struct sock_filter);
-			config->filter.filter = (struct sock_filter *)program;
+			into->len = bytes / sizeof(struct sock_filter);
+			into->filter = (struct sock_filter *)program;
 		} else {
 			return -1;
 		}
@@ -261,9 +275,28 @@ static int limit(int which, rlim_t value)
 	return setrlimit(which, &new);
 }
 
-// Go from the nursery into the box whose init is `init`, and give up everything on the way: the caller, a fresh fork,
-// is a process of the guest afterwards. `joins` are cgroup.procs files. -1 with errno and current_step on failure.
-static int enter(const struct config *config, int init, const int *joins, int n_joins)
+// Hand the judge the listener: `l` and the descriptor, or `w` where it says when it is ready. -1 when it is gone.
+static int wait_for_judge;
+static int tell_judge(int judge, int listener)
+{
+	char word = wait_for_judge ? 'w' : 'l';
+	struct iovec part = {&word, 1};
+	union { struct cmsghdr align; char room[CMSG_SPACE(sizeof(int))]; } control;
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
+		.msg_controllen = CMSG_SPACE(sizeof(int))};
+	struct cmsghdr *one = CMSG_FIRSTHDR(&message);
+	one->cmsg_level = SOL_SOCKET;
+	one->cmsg_type = SCM_RIGHTS;
+	one->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(one), &listener, sizeof(int));
+	if (sendmsg(judge, &message, MSG_NOSIGNAL) != 1)
+		return -1;
+	return !wait_for_judge || recv(judge, &word, 1, 0) == 1 ? 0 : -1;
+}
+
+// Go from the nursery into the box whose init is `init`; `joins` are cgroup.procs files. The caller, a fresh fork, keeps
+// the powers over that box. -1 with errno and current_step on failure, as in what follows.
+static int go_in(const struct config *config, int init, const int *joins, int n_joins)
 {
 	STEP("join cgroup");
 	for (int i = 0; i < n_joins; i++)
@@ -283,6 +316,18 @@ static int enter(const struct config *config, int init, const int *joins, int n_
 	    || setresuid(config->guest_uid, config->guest_uid, config->guest_uid) < 0)
 		return -1;
 	umask(022);
+	return 0;
+}
+
+static int install(const struct sock_fprog *filter, unsigned flags)
+{
+	return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, filter);
+}
+
+// Give up everything: the caller is a process of the guest afterwards. Where boxes are judged, `judge` is where the
+// filter's listener goes, before anything could ask it.
+static int confine(const struct config *config, int judge)
+{
 	STEP("working directory");
 	if (chdir(config->workspace) < 0)
 		return -1;
@@ -296,14 +341,33 @@ static int enter(const struct config *config, int init, const int *joins, int n_
 	for (int i = 0; i < config->n_limits; i++)
 		if (limit(config->limits[i].which, config->limits[i].value) < 0)
 			return -1;
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+		return -1;
+	if (config->asking.len) {
+		STEP("exec judge");
+		if (judge < 0) {
+			errno = EBADF;
+			return -1;
+		}
+		int listener = install(&config->asking, SECCOMP_FILTER_FLAG_NEW_LISTENER | WAIT_KILLABLE_RECV);
+		if (listener < 0 && errno == EINVAL)
+			listener = install(&config->asking, SECCOMP_FILTER_FLAG_NEW_LISTENER);
+		if (listener < 0 || tell_judge(judge, listener) < 0)
+			return -1;
+		close(listener);
+	}
 	STEP("seccomp");
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0
-	    || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &config->filter) < 0)
+	if (install(&config->filter, 0) < 0)
 		return -1;
 	// As after an execve: its own /proc files are its own.
 	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 	STEP("");
 	return 0;
+}
+
+static int enter(const struct config *config, int init, const int *joins, int n_joins)
+{
+	return go_in(config, init, joins, n_joins) < 0 ? -1 : confine(config, -1);
 }
 
 static int place_stdio(const int *descriptors)

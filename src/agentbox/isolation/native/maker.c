@@ -7,6 +7,16 @@
 #include <net/if.h>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/un.h>
+
+#define CHANNEL_BACKLOG 256
+#ifndef SYS_open_tree
+#define SYS_open_tree 428
+#endif
+#ifndef OPEN_TREE_CLONE
+#define OPEN_TREE_CLONE 1
+#define OPEN_TREE_CLOEXEC O_CLOEXEC
+#endif
 
 static struct config config;
 static uid_t own_uid;
@@ -94,9 +104,32 @@ static int mount_proc(void)
 	return 0;
 }
 
+// The listener of the guard's channel, made inside and served outside, and the file of the policy, which the owner
+// writes when a run begins. Both are on the box's own disk, beside what it may write.
+static int place_guard_files(const char *disk, int *listener, int *policy)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	char file[64];
+	snprintf(address.sun_path, sizeof address.sun_path, "%s/channel", disk);
+	*listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (*listener < 0 || bind(*listener, (struct sockaddr *)&address, sizeof address) < 0
+	    || listen(*listener, CHANNEL_BACKLOG) < 0)
+		return -1;
+	snprintf(file, sizeof file, "%s/policy", disk);
+	*policy = open(file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+	if (*policy < 0)
+		return -1;
+	const char *pairs[2][2] = {{address.sun_path, config.channel}, {file, config.policy}};
+	for (int i = 0; i < 2; i++)
+		if (mount(pairs[i][0], pairs[i][1], NULL, MS_BIND, NULL) < 0
+		    || mount(NULL, pairs[i][1], NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL) < 0)
+			return -1;
+	return 0;
+}
+
 // The writable directories are parts of one file system, so the disk limit holds their sum. It hangs for a moment where
 // the terminals will be.
-static int mount_disk(int64_t bytes, int64_t inodes)
+static int mount_disk(int64_t bytes, int64_t inodes, int *listener, int *policy)
 {
 	char text[128], part[32];
 	snprintf(text, sizeof text, "size=%lld,nr_inodes=%lld,mode=0755", (long long)bytes, (long long)inodes);
@@ -109,6 +142,8 @@ static int mount_disk(int64_t bytes, int64_t inodes)
 			return -1;
 	}
 	umask(022);
+	if (config.channel && place_guard_files("/dev/pts", listener, policy) < 0)
+		return -1;
 	if (umount2("/dev/pts", MNT_DETACH) < 0)
 		return -1;
 	return mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620");
@@ -158,7 +193,8 @@ static void become_init(const struct head *head)
 	sigprocmask(SIG_SETMASK, &mask, NULL);
 	signal(SIGCHLD, SIG_DFL);
 	prctl(PR_SET_NAME, "agentbox-init", 0, 0, 0);
-	int pair[2] = {-1, -1};
+	// The init, the workspace, and with a guard its channel and its policy.
+	int given[4] = {-1, -1, -1, -1};
 	// Until its maps are written its /proc files must be its own.
 	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 	if (STEP("map ids") && map_ids(head->a, head->b) < 0)
@@ -167,13 +203,21 @@ static void become_init(const struct head *head)
 		goto failed;
 	if (STEP("mount /proc") && mount_proc() < 0)
 		goto failed;
-	if (STEP("writable directories") && mount_disk(head->c, head->d) < 0)
+	if (STEP("writable directories") && mount_disk(head->c, head->d, given + 2, given + 3) < 0)
 		goto failed;
 	STEP("open workspace");
-	if ((pair[1] = open(config.workspace, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+	// Where a run may show less of it, by a mount that is not in the box.
+	int whole = !config.channel ? AT_FDCWD
+		: (int)syscall(SYS_open_tree, AT_FDCWD, config.workspace, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+	if (whole == -1)
 		goto failed;
+	given[1] = openat(whole, config.channel ? "." : config.workspace, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (given[1] < 0)
+		goto failed;
+	if (whole >= 0)
+		close(whole);
 	STEP("init");
-	if ((pair[0] = syscall(SYS_pidfd_open, getpid(), 0)) < 0 || chdir("/") < 0)
+	if ((given[0] = syscall(SYS_pidfd_open, getpid(), 0)) < 0 || chdir("/") < 0)
 		goto failed;
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	STEP("capabilities");
@@ -183,9 +227,10 @@ static void become_init(const struct head *head)
 	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &config.filter) < 0)
 		goto failed;
 	STEP("");
-	tell(OWNER_FD, (struct head){'b', head->id, 0, 0, 0, 0}, NULL, pair, 2);
-	close(pair[0]);
-	close(pair[1]);
+	tell(OWNER_FD, (struct head){'b', head->id, 0, 0, 0, 0}, NULL, given, config.channel ? 4 : 2);
+	for (int i = 0; i < 4; i++)
+		if (given[i] >= 0)
+			close(given[i]);
 	close(CONFIG_FD);
 	close(self);
 	live(head->id);

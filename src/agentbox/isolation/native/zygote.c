@@ -3,6 +3,7 @@
 // object, so that hardly a page is copied, and the whole life of a child.
 #include "box.h"
 #include "program.h"
+#include "view.h"
 
 #include <linux/prctl.h>
 #include <poll.h>
@@ -10,7 +11,7 @@
 static struct config config;
 static struct { pid_t pid; uint32_t id; } children[4096];
 static int n_children;
-static int owner = -1, report = -1;
+static int owner = -1, report = -1, judge = -1;
 static pid_t own_pid;
 
 static void woken(int number) { (void)number; }
@@ -89,21 +90,81 @@ static void say_exit(int status, void *unused)
 	_exit(status);
 }
 
-// Say that it is ready, wait for what it shall run, run it, end as it ended.
+static void refuse(void)
+{
+	tell(owner, (struct head){'e', 0, errno, 0, 0, 0}, current_step, NULL, 0);
+	_exit(125);
+}
+
+// Close everything beyond stderr but these, of which each is higher than the one before; the last may be none.
+static void close_all_but(int one, int two, int three)
+{
+	int last = three < 0 ? two : three;
+	syscall(SYS_close_range, 3, one - 1, 0);
+	if (two > one + 1)
+		syscall(SYS_close_range, one + 1, two - 1, 0);
+	if (three > two + 1)
+		syscall(SYS_close_range, two + 1, three - 1, 0);
+	syscall(SYS_close_range, last + 1, ~0u, 0);
+}
+
+// Say that it is ready, and which process it is.
+static void say_ready(void)
+{
+	int self = syscall(SYS_pidfd_open, getpid(), 0);
+	if (self < 0 || tell(owner, (struct head){'r', 0, 0, 0, 0, 0}, NULL, &self, 1) < 0)
+		_exit(0);
+	close(self);
+}
+
+// Wait for what it shall run. A child of a judged box is confined only now: what it shows ('V') and the rules of the
+// judge are of this run. Nothing of the guest was looked at before.
+static ssize_t wait_for_run(char *message, size_t room, struct head *head, int *descriptors, int *count)
+{
+	struct view view = {0};
+	for (;;) {
+		ssize_t length = receive(owner, message, room - 1, descriptors, count);
+		if (length < (ssize_t)sizeof *head)
+			_exit(0);
+		memcpy(head, message, sizeof *head);
+		message[length] = 0;
+		if (head->op == 'R' && *count == 3) {
+			if (!config.asking.len)
+				return length;
+			STEP("show workspace");
+			if (view.begun && end_view(&view) < 0)
+				refuse();
+			wait_for_judge = head->d;
+			if (confine(&config, judge) < 0)
+				refuse();
+			close(judge);
+			if (view.begun) {
+				close(view.workspace);
+				close(view.top);
+			}
+			return length;
+		}
+		STEP("show workspace");
+		if (head->op != 'V' || *count || !config.asking.len)
+			_exit(125);
+		if (!view.begun && begin_view(&view, config.workspace, head->a, head->b) < 0)
+			refuse();
+		if (extend_view(&view, config.workspace, message + sizeof *head, length - sizeof *head) < 0)
+			refuse();
+	}
+}
+
+// Wait until there is something to run, run it, end as it ended.
 static void live(const struct world *world, const char *path)
 {
-	static char message[MAX_MESSAGE];
+	static char message[MAX_MESSAGE + 1];
 	int descriptors[MAX_DESCRIPTORS], count;
 	struct head head;
 	PyOS_AfterFork_Child();
 	forget_frames();
 	rehearse();
-	if (tell(owner, (struct head){'r', 0, 0, 0, 0, 0}, NULL, NULL, 0) < 0)
-		_exit(0);
-	ssize_t length = receive(owner, message, sizeof message, descriptors, &count);
-	if (length < (ssize_t)sizeof head || count != 3)
-		_exit(0);
-	memcpy(&head, message, sizeof head);
+	say_ready();
+	ssize_t length = wait_for_run(message, sizeof message, &head, descriptors, &count);
 	// What can carry descriptors to the owner is not for the program.
 	close(owner);
 	if (place_stdio(descriptors) < 0)
@@ -142,8 +203,9 @@ static void live(const struct world *world, const char *path)
 	exit(status);
 }
 
-// Fork a child into a box for every message: [init of the box, the owner's socket, a pipe for its exit code, control
-// groups...]; it is confined before it runs `path`. Returns when the owner is gone.
+// Fork a child into a box for every message: [init of the box, the owner's socket, a pipe for its exit code, where boxes
+// are judged the judge's socket, control groups...]; it is confined before it runs `path`. Returns when the owner is
+// gone.
 void zygote_serve(const char *path, PyObject *prepare, PyObject *modules, PyObject *builtins, PyObject *atexit,
 	PyObject *gc, PyObject *thread)
 {
@@ -173,7 +235,8 @@ void zygote_serve(const char *path, PyObject *prepare, PyObject *modules, PyObje
 		if (length == 0 || (length < 0 && errno != EINTR && errno != EMSGSIZE))
 			return;
 		pid_t pid = -1;
-		if (length != sizeof head || head.op != 'F' || count < 3 || n_children == 4096)
+		int judged = config.asking.len != 0;
+		if (length != sizeof head || head.op != 'F' || count < 3 + judged || n_children == 4096)
 			errno = EINVAL;
 		else if (syscall(SYS_setns, descriptors[0], CLONE_NEWPID) == 0)
 			pid = fork();
@@ -182,14 +245,13 @@ void zygote_serve(const char *path, PyObject *prepare, PyObject *modules, PyObje
 			report = fcntl(descriptors[2], F_DUPFD_CLOEXEC, owner + 1);
 			sigaction(SIGCHLD, &old, NULL);
 			sigprocmask(SIG_SETMASK, &before, NULL);
-			if (enter(&config, descriptors[0], descriptors + 3, count - 3) < 0) {
-				tell(owner, (struct head){'e', head.id, errno, 0, 0, 0}, current_step, NULL, 0);
-				_exit(125);
-			}
-			syscall(SYS_close_range, 3, owner - 1, 0);
-			if (report > owner + 1)
-				syscall(SYS_close_range, owner + 1, report - 1, 0);
-			syscall(SYS_close_range, report + 1, ~0u, 0);
+			int *joins = descriptors + 3 + judged, n_joins = count - 3 - judged;
+			if (judged ? go_in(&config, descriptors[0], joins, n_joins) < 0
+				   : enter(&config, descriptors[0], joins, n_joins) < 0)
+				refuse();
+			if (judged)
+				judge = fcntl(descriptors[3], F_DUPFD_CLOEXEC, report + 1);
+			close_all_but(owner, report, judge);
 			live(&world, path);
 		}
 		if (pid < 0)

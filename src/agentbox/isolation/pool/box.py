@@ -26,15 +26,17 @@ _CHILD_SECONDS = 30
 _COUNT_SECONDS = 5
 _GONE_SECONDS = 15
 # Below the limit of a message, with room for its head.
-_MAX_WORDS_BYTES = MAX_MESSAGE_BYTES - 4096
+MAX_WORDS_BYTES = MAX_MESSAGE_BYTES - 4096
 
 
 @dataclass(frozen=True, slots=True)
 class WarmProgram:
-    """What a warm child can become: this interpreter with this file, in this environment and more of it."""
+    """What a warm child can become: this interpreter with this file, in this environment and more of it. `started_with`
+    is what its interpreter has of it when it starts, where that is less."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
+    started_with: Mapping[str, str] | None = None
 
     def accepts(self, argv: Sequence[str], env: Mapping[str, str], *, cold_names: tuple[str, ...]) -> bool:
         """Whether it can. Variables that an interpreter reads when it starts, by the beginnings of their names
@@ -42,6 +44,11 @@ class WarmProgram:
         if tuple(argv[: len(self.argv)]) != self.argv or not env.keys() >= self.env.keys():
             return False
         return not any(name.startswith(cold_names) for name, value in env.items() if self.env.get(name, None) != value)
+
+    def beyond(self, env: Mapping[str, str]) -> dict[str, str]:
+        """What an environment has that the interpreter was not started with."""
+        started = self.env if self.started_with is None else self.started_with
+        return {name: value for name, value in env.items() if started.get(name) != value}
 
 
 class PooledPlan:
@@ -62,7 +69,7 @@ class PooledBox:
     def __init__(self, nursery: Nursery, made: MadeBox, joins: Sequence[int], processes: int) -> None:
         self.plan = PooledPlan(nursery.plan.workspace, made.host_uid, made.host_gid)
         self.oom = False
-        self.channel = None
+        self.channel: socket.socket | None = None
         self.unix_listeners: dict[str, socket.socket] = {}
         self.workspace_fd = made.workspace_fd
         self.processes: int | None = None
@@ -181,9 +188,8 @@ class PooledBox:
         self._give(stdio)
         program, child, ended = self._warm, self._child, self._ended
         if program is not None and child is not None and ended is not None and self.would_be_warm(argv, env):
-            more = {name: value for name, value in env.items() if program.env.get(name) != value}
-            text, counts = words(argv[len(program.argv) :], more)
-            if len(text) <= _MAX_WORDS_BYTES:
+            text, counts = words(argv[len(program.argv) :], program.beyond(env))
+            if len(text) <= MAX_WORDS_BYTES:
                 self._warm = None
                 child.send("R", 0, (*counts, self.process_limit), text, stdio)
                 child.finish()
@@ -332,6 +338,7 @@ class PooledBox:
                 await self.taken_apart()
         if not self._gone.is_set():
             asyncio.get_running_loop().remove_reader(self._made.init_fd)
+        self._close_report()
         if self._child is not None:
             self._child.close()
         if self.waiting is not None:

@@ -11,13 +11,15 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from agentbox.errors import ConfinementError, IsolationError
 from agentbox.isolation.facilities import Facilities
+from agentbox.isolation.launcher import judge, wire
 from agentbox.isolation.plan import LaunchPlan
 from agentbox.isolation.pool.line import Line
 from agentbox.isolation.pool.waiting import within
-from agentbox.linux import seccomp
+from agentbox.linux import notify, seccomp
 from agentbox.records import asdict, dataclass
 
 _NATIVE = Path(__file__).parent.parent / "native"
@@ -36,30 +38,51 @@ OnEnd = Callable[[int, float, int], None]
 
 
 @dataclass(frozen=True, slots=True)
+class GuardFiles:
+    """A guard directory of the host, and where the boxes of a nursery show it, the socket of its channel and the file
+    of its policy."""
+
+    source: str
+    directory: str
+    channel: str
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
 class MadeBox:
-    """A box with an init and no program yet: descriptors of the init (a pidfd) and of the workspace."""
+    """A box with an init and no program yet: descriptors of the init (a pidfd) and of the workspace, and where boxes
+    have a guard of the listener of its channel and of the file of its policy (else -1)."""
 
     key: int
     host_uid: int
     host_gid: int
     init_fd: int
     workspace_fd: int
+    channel_fd: int = -1
+    policy_fd: int = -1
 
 
 class Nursery:
-    """A maker of boxes. Everything in it is gone when `close` returns; `on_gone` is called when it ends otherwise."""
+    """A maker of boxes. Everything in it is gone when `close` returns; `on_gone` is called when it ends otherwise.
 
-    def __init__(self, facilities: Facilities, plan: LaunchPlan, modules: Sequence[str]) -> None:
+    With a plan that has a judge, its boxes are watched (watched.py): `guard` is what their interpreter loads, if
+    anything."""
+
+    def __init__(
+        self, facilities: Facilities, plan: LaunchPlan, modules: Sequence[str], guard: GuardFiles | None = None
+    ) -> None:
         self._facilities = facilities
         self.plan = plan
         self._modules = tuple(modules)
+        self._guard = guard
+        self._judges: socket.socket | None = None
         self._line: Line | None = None
         self._pidfd = -1
         self._next = 0
         self._own_id = 0
         self._rooted = False
         self._ready: asyncio.Future[None] | None = None
-        self._made: dict[int, asyncio.Future[tuple[int, int]]] = {}
+        self._made: dict[int, asyncio.Future[list[int]]] = {}
         self._ends: dict[int, OnEnd] = {}
         self._counts: dict[int, Callable[[int], None]] = {}
         self.on_gone: Callable[[], None] = lambda: None
@@ -77,7 +100,7 @@ class Nursery:
         self._own_id, _ = ids.take()
         maps = ids.extents_without(self._own_id)
         self._rooted = bool(maps)
-        description = {
+        description: dict[str, Any] = {
             "plan": asdict(self.plan),
             "maps": maps,
             "files": [
@@ -86,13 +109,23 @@ class Nursery:
                 (f"{self.plan.workspace}/modules", "\n".join(self._modules)),
             ],
             "library": f"{self.plan.workspace}/zygote.so",
+            "places": [],
         }
+        if self._guard is not None:
+            description["files"].append((f"{self.plan.workspace}/guard", self._guard.directory))
+            description["places"] = [self._guard.channel, self._guard.policy]
         fds = [os.open(MAKER, os.O_RDONLY | os.O_CLOEXEC), os.open(LIBRARY, os.O_RDONLY | os.O_CLOEXEC)]
         self._ready = loop.create_future()
         try:
-            fds.append(_configuration(self.plan))
+            fds.append(_configuration(self.plan, self._guard))
+            if self.plan.judge:
+                self._judges, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+                fds.append(theirs.detach())
             sock = await self._facilities.launcher.start_nursery(description, fds)
             self._line = Line(sock, self._received, self._lost)
+            if self._judges is not None:
+                # It says nothing; this is its end.
+                loop.add_reader(self._judges.fileno(), self._judges_gone)
             async with asyncio.timeout(_START_SECONDS):
                 await self._ready
         except TimeoutError:
@@ -111,8 +144,8 @@ class Nursery:
             if made is None or made.done():
                 for fd in fds:
                     os.close(fd)
-            elif len(fds) == 2:
-                made.set_result((fds[0], fds[1]))
+            elif len(fds) >= 2:
+                made.set_result(fds)
             else:
                 step = text.decode()
                 made.set_exception(
@@ -137,6 +170,19 @@ class Nursery:
             self._ready.set_result(None)
         elif self._ready is not None and not self._ready.done():
             self._ready.set_exception(_refusal(op, key, numbers, text))
+
+    def _judges_gone(self) -> None:
+        """Without judges there are no boxes to be had here: everything begins anew."""
+        self._close_judges()
+        if self._line is not None and not self._line.closed:
+            self._line.close()
+            self._lost()
+
+    def _close_judges(self) -> None:
+        judges, self._judges = self._judges, None
+        if judges is not None:
+            asyncio.get_running_loop().remove_reader(judges.fileno())
+            judges.close()
 
     def _died(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
@@ -166,15 +212,18 @@ class Nursery:
             raise IsolationError("the maker of boxes is gone", hint="try again; it is started again")
         key = self._next_key()
         made = self._made[key] = asyncio.get_running_loop().create_future()
-        inside = (host_uid, host_gid) if self._rooted else (0, 0)
         try:
-            line.send("B", key, (*inside, disk_bytes, inodes))
-            init_fd, workspace_fd = await within(made, _BOX_SECONDS)
+            line.send("B", key, (*self._inside(host_uid, host_gid), disk_bytes, inodes))
+            fds = await within(made, _BOX_SECONDS)
         except OSError as error:
             raise IsolationError(f"the maker of boxes is gone: {error}", hint="try again") from error
         finally:
             self._made.pop(key, None)
-        return MadeBox(key, host_uid, host_gid, init_fd, workspace_fd)
+        return MadeBox(key, host_uid, host_gid, *fds)
+
+    def _inside(self, host_uid: int, host_gid: int) -> tuple[int, int]:
+        """Ids of the host as the nursery has them."""
+        return (host_uid, host_gid) if self._rooted else (0, 0)
 
     def counted(self, box: MadeBox, on_count: Callable[[int], None]) -> None:
         """Hear how many processes ran in a box, when its init was told to end."""
@@ -221,8 +270,16 @@ class Nursery:
             raise
         return key
 
+    def fork_judge(self, box: MadeBox, line: int, program: int) -> None:
+        """Have a judge forked for a box. `line` is its end of the line to its owner, `program` that of the line to the
+        program whose calls it decides on. Raises OSError."""
+        if self._judges is None:
+            raise BrokenPipeError("the judges are gone")
+        wire.send(self._judges, {"judge": self._inside(box.host_uid, box.host_gid)}, (box.init_fd, line, program))
+
     async def close(self) -> None:
         """End it, and wait until it is gone with everything in it."""
+        self._close_judges()
         if self._line is not None:
             self._line.close()
             self._lost()
@@ -272,11 +329,18 @@ def _refusal(op: str, key: int, numbers: Sequence[int], text: bytes) -> Exceptio
         return IsolationError("the maker of boxes did not start", hint="its own message is on stderr")
 
 
-def _configuration(plan: LaunchPlan) -> int:
+def _configuration(plan: LaunchPlan, guard: GuardFiles | None) -> int:
     """A descriptor of what native/box.h reads."""
     import resource
 
-    lines = [f"ids {plan.guest_uid}", f"workspace {plan.workspace}", f"filter {seccomp.build().hex()}"]
+    guest_filter = seccomp.build()
+    lines = [f"ids {plan.guest_uid}", f"workspace {plan.workspace}"]
+    if plan.judge:
+        guest_filter = seccomp.leaving_sockets(guest_filter)
+        lines.append(f"asking {notify.build(judge.CALLS).hex()}")
+    if guard is not None:
+        lines += [f"channel {guard.channel}", f"policy {guard.policy}"]
+    lines.append(f"filter {guest_filter.hex()}")
     lines += [f"writable {mode:o} {path}" for path, mode in plan.writable]
     lines += [f"masked-file {path}" for path in plan.proc_masked_files if os.path.exists(path)]
     lines += [f"masked-directory {path}" for path in plan.proc_masked_directories if os.path.isdir(path)]

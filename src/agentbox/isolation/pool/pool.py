@@ -11,13 +11,14 @@ from collections import OrderedDict, deque
 from collections.abc import Coroutine, Mapping, Sequence
 
 from agentbox.errors import AgentboxError, IsolationError
-from agentbox.isolation.backend import LiveBox, Program, cgroup_limits
+from agentbox.isolation.backend import LiveBox, Program, Watch, cgroup_limits
 from agentbox.isolation.facilities import Facilities
-from agentbox.isolation.plan import WORKSPACE, HostView, disk_of, jail_plan
+from agentbox.isolation.plan import WORKSPACE, GuardView, HostView, disk_of, jail_plan, judged_plan
 from agentbox.isolation.pool.box import COLD_NAMES, PooledBox, WarmProgram
 from agentbox.isolation.pool.node_stock import NodeStock
-from agentbox.isolation.pool.nursery import LIBRARY, MAKER, Nursery
+from agentbox.isolation.pool.nursery import LIBRARY, MAKER, GuardFiles, Nursery
 from agentbox.isolation.pool.shape import PoolShape
+from agentbox.isolation.pool.watched import WatchedBox, is_short_enough
 from agentbox.isolation.pool.zygote import Zygote
 from agentbox.linux.cgroups import Cgroup, CgroupLimits, CgroupTree
 from agentbox.models import Confinement
@@ -85,9 +86,11 @@ class PooledLiveBox(LiveBox):
 
 
 class WarmPool:
-    """Boxes of one shape: no policy, no way out, the given interpreter's directories, any limits of memory, processes
-    and processors. Everything else is built by the launcher. `program` is the Python of which there is stock, if any;
-    see `stock_node` for the other one."""
+    """Boxes of one shape: no way out, the given interpreter's directories, any limits of memory, processes and
+    processors. Everything else is built by the launcher. `program` is the Python of which there is stock, if any; see
+    `stock_node` for the other one.
+
+    Boxes that are `watched` (watched.py) serve that Python alone: with a `guard` under any policy, else under none."""
 
     def __init__(
         self,
@@ -96,12 +99,21 @@ class WarmPool:
         shape: PoolShape,
         confinement: Confinement,
         program: WarmProgram | None,
+        *,
+        watched: bool = False,
+        guard: GuardFiles | None = None,
     ) -> None:
         self._facilities = facilities
         self._shape = shape
         self._confinement = confinement
         self._program = program
-        self._plan = jail_plan(confinement, host, host_uid=0, host_gid=0, memory_held_by_cgroup=True)
+        self._watched = watched
+        self._guard = guard
+        plan = jail_plan(confinement, host, host_uid=0, host_gid=0, memory_held_by_cgroup=True)
+        if watched:
+            shown = GuardView(guard.source, guard.directory, guard.channel) if guard is not None else None
+            plan = judged_plan(plan, shown)
+        self._plan = plan
         self._nursery: Nursery | None = None
         self._opening = asyncio.Lock()
         self._node: NodeStock | None = None
@@ -139,7 +151,7 @@ class WarmPool:
         """The nursery, made anew where there is none; None when the pool was closed meanwhile."""
         async with self._opening:
             if self._nursery is None or not self._nursery.alive:
-                nursery = Nursery(self._facilities, self._plan, self._shape.modules)
+                nursery = Nursery(self._facilities, self._plan, self._modules(), self._guard)
                 await nursery.start()
                 if self._closed:
                     await nursery.close()
@@ -147,6 +159,10 @@ class WarmPool:
                 nursery.on_gone = lambda: self._lost(nursery)
                 self._nursery = nursery
             return self._nursery
+
+    def _modules(self) -> tuple[str, ...]:
+        """What is loaded before a guard is armed may hold functions that it replaces."""
+        return self._shape.modules if self._guard is None else ()
 
     def _lost(self, nursery: Nursery) -> None:
         """The maker was killed, and everything in its nursery with it."""
@@ -174,9 +190,25 @@ class WarmPool:
         """Whether a box of this pool can hold that confinement."""
         return (
             confinement.read_only == self._confinement.read_only
-            and confinement.policy_sha256 is None
-            and not confinement.files
+            and (confinement.policy_sha256 is not None) == (self._guard is not None)
+            and (self._guard is not None or not confinement.files)
         )
+
+    async def launch_watched(self, confinement: Confinement, program: Program, watch: Watch) -> LiveBox | None:
+        """As `launch`, for a program that is watched."""
+        warm = self._program
+        if warm is None or not warm.accepts(program.argv, program.env, cold_names=COLD_NAMES):
+            return None
+        if not is_short_enough(warm, program.argv, program.env):
+            return None
+        try:
+            box = await self.launch(confinement, program)
+        except IsolationError as error:
+            _log.warning("a watched run starts cold: %s", error)
+            return None
+        if isinstance(box, PooledLiveBox) and isinstance(box.pooled, WatchedBox):
+            box.pooled.watch(watch, confinement)
+        return box
 
     async def launch(self, confinement: Confinement, program: Program) -> LiveBox | None:
         """A box for that program: from stock, else made now. None when the pool has none to give: then the launcher
@@ -227,7 +259,7 @@ class WarmPool:
                 cgroup = self._group(facilities.cgroups, cgroup_limits(limits))
             joins = cgroup.attach_fds() if cgroup is not None else ()
             made = await nursery.make_box(*disk_of(limits), uid, gid)
-            box = PooledBox(nursery, made, joins, limits.pids + 1)
+            box = (WatchedBox if self._watched else PooledBox)(nursery, made, joins, limits.pids + 1)
             if zygote is not None and self._program is not None:
                 await box.warm(zygote, self._program)
         except BaseException:
@@ -315,7 +347,7 @@ class WarmPool:
         shape = self._shape
         zygote = Zygote(nursery, owner, max_forks=shape.runs, max_seconds=shape.seconds)
         zygote.on_gone = lambda: self._zygote_gone(owner, stocked, zygote)
-        await zygote.start(program.argv[0], program.env)
+        await zygote.start(program.argv[0], program.env if program.started_with is None else program.started_with)
         stocked.zygote = zygote
         while stocked.ready:
             self.bury(stocked.ready.popleft())
