@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: MIT
-# ruff: noqa: E501
 """Parts of the pool are killed at rest and at work: they are replaced, and every accepted run has a result."""
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def _owner(pid: int) -> int:
 
 @pytest.fixture
 def server(start_server: Callable[..., RunningServer]) -> RunningServer:
-    return warm_server(start_server, AGENTBOX_POOL_SIZE="2")
+    return warm_server(start_server, AGENTBOX_POOL_SIZE="2", AGENTBOX_POOL_NODE_SIZE="0")
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -206,7 +205,9 @@ def test_only_so_many_keys_have_stock(
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text("".join(f"{name}:{name * 40}\n" for name in "abcde"))
     keys.chmod(0o600)
-    server = start_server(AGENTBOX_KEY_FILE=str(keys), AGENTBOX_POOL_KEYS="2", AGENTBOX_POOL_SIZE="1")
+    server = start_server(
+        AGENTBOX_KEY_FILE=str(keys), AGENTBOX_POOL_KEYS="2", AGENTBOX_POOL_SIZE="1", AGENTBOX_POOL_NODE_SIZE="0"
+    )
     for name in "abcde":
         until_warm(server, authorization=f"Bearer {name * 40}")
     until(lambda: len(pids_of(server, "zygote")) == 2, "not two interpreters for five keys")
@@ -215,7 +216,7 @@ def test_only_so_many_keys_have_stock(
 
 def test_idle_warm_box_is_small(start_server: Callable[..., RunningServer]) -> None:
     """Proportional memory of a box's two processes; the bound has room for libraries that only they map."""
-    server = warm_server(start_server, AGENTBOX_POOL_SIZE="8")
+    server = warm_server(start_server, AGENTBOX_POOL_SIZE="8", AGENTBOX_POOL_NODE_SIZE="0")
     until(lambda: len(pids_of(server, "child")) == 8, "the stock was not filled")
     total = 0
     for pid in [*pids_of(server, "child"), *pids_of(server, "init")]:
