@@ -29,7 +29,7 @@ def doctor(as_json: bool) -> None:
     """Show what each backend needs, what is missing, and what it enforces here."""
     import asyncio
 
-    from agentbox.engine.inspection import explain_limits, inspect_backends, inspect_interpreters
+    from agentbox.engine.inspection import explain_limits, explain_pool, inspect_backends, inspect_interpreters
     from agentbox.isolation.registry import DEFAULT
 
     with errors_are_lines():
@@ -40,9 +40,10 @@ def doctor(as_json: bool) -> None:
             reports, gateways = asyncio.run(
                 inspect_backends(settings, lambda name: progress.show(f"{name}: running its self-check ..."))
             )
+            warm_pool = asyncio.run(explain_pool(settings))
         finally:
             progress.clear()
-        host = Host(inspect_interpreters(settings), explain_limits(), gateways)
+        host = Host(inspect_interpreters(settings), explain_limits(), gateways, warm_pool)
     usable = any(report.usable for report in reports if report.backend == default)
     if as_json:
         click.echo(json.dumps(_as_json(reports, host, default, usable), indent=2))
@@ -58,6 +59,7 @@ class Host:
     interpreters: list[InterpreterReport]
     control_groups: str
     gateways: list[GatewayReport]
+    warm_pool: str
 
 
 def _as_json(reports: list[Report], host: Host, default: str, usable: bool) -> dict[str, Any]:
@@ -74,6 +76,7 @@ def _as_json(reports: list[Report], host: Host, default: str, usable: bool) -> d
         "backends": backends,
         "interpreters": [asdict(interpreter) for interpreter in host.interpreters],
         "control_groups": host.control_groups,
+        "warm_pool": host.warm_pool,
         "gateways": {found.backend: _gateway_as_json(found) for found in host.gateways},
     }
 
@@ -95,7 +98,7 @@ def _as_text(reports: list[Report], host: Host, default: str, usable: bool) -> s
         lines.append(_row("MISSING" if found.problem else "OK", found.language, found.problem or _version(found)))
         if found.fix:
             lines.append(f"           fix: {found.fix}")
-    lines += ["", host.control_groups, ""]
+    lines += ["", host.control_groups, host.warm_pool, ""]
     if usable:
         lines.append(f"{default} is ready: `agentbox serve` will use it.")
     else:

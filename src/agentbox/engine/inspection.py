@@ -12,12 +12,16 @@ from agentbox.config import Settings
 from agentbox.engine.gateway_check import GatewayReport, inspect_gateway
 from agentbox.errors import AgentboxError
 from agentbox.isolation import registry
+from agentbox.isolation.backend import Program
+from agentbox.isolation.backends.jail import JailBackend
 from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.interpreters import INTERPRETERS, locate
+from agentbox.isolation.plan import WORKSPACE
+from agentbox.isolation.pool.shape import PoolShape
 from agentbox.isolation.requirement import Requirement
 from agentbox.isolation.selfcheck import Report, examine
 from agentbox.linux.cgroups import CgroupTree
-from agentbox.models import Enforcement, Layer
+from agentbox.models import Confinement, Enforcement, Layer, Limits
 from agentbox.records import dataclass
 
 
@@ -91,6 +95,28 @@ def inspect_interpreters(settings: Settings) -> list[InterpreterReport]:
 
 
 _PACKAGES = {"javascript": "nodejs"}
+
+
+async def explain_pool(settings: Settings) -> str:
+    """For people: whether runs find a warm Python here, by trying, and if not, why."""
+    if not settings.pool:
+        return "no warm pool: AGENTBOX_POOL is off, so every run starts its interpreter"
+    facilities = await Facilities.open()
+    jail = JailBackend(facilities)
+    try:
+        python = await asyncio.to_thread(locate, INTERPRETERS["python"], settings.python)
+        lacks = "there is no Python for boxes"
+        if python is not None:
+            program = Program("doctor", (python.path, f"{WORKSPACE}/main.py"), {})
+            shape = PoolShape(size=0, owners=1, modules=(), runs=1, seconds=1)
+            limits = Limits(timeout_seconds=1, memory_mb=64, cpus=1.0, pids=8, disk_mb=8, max_output_bytes=1024)
+            lacks = await jail.open_pool(shape, (Confinement(limits, python.directories), program))
+    except AgentboxError as error:
+        lacks = error.message
+    finally:
+        await jail.close()
+        await facilities.close()
+    return f"no warm pool, so runs start cold: {lacks}" if lacks else "warm pool: runs find Python started"
 
 
 def explain_limits() -> str:
