@@ -28,7 +28,7 @@ _log = logging.getLogger("agentbox.pool")
 # A maker or an interpreter that cannot be started is tried again after so long.
 _RETRY_SECONDS = 5.0
 _COVERED = (WORKSPACE, "/tmp", "/dev/shm", "/dev/pts", "/proc")  # noqa: S108
-_KEPT_CGROUPS = 64
+_KEPT_CGROUPS = 4
 
 
 @dataclass(slots=True)
@@ -287,10 +287,13 @@ class WarmPool:
 
     async def take_back(self, cgroup: Cgroup) -> None:
         """The control groups of a box that is gone: kept for another one, with counters that begin anew, or removed."""
-        if len(self._cgroups) < _KEPT_CGROUPS and not self._closed and cgroup.begin_anew():
+        if not self._closed and cgroup.begin_anew():
             self._cgroups.append(cgroup)
         else:
             await asyncio.to_thread(cgroup.destroy)
+        # What a burst needed goes with it: each holds some descriptors.
+        while len(self._cgroups) > _KEPT_CGROUPS + len(self._burials):
+            await asyncio.to_thread(self._cgroups.pop().destroy)
 
     def give_back(self, box: PooledBox) -> None:
         """The box is gone."""
