@@ -91,7 +91,10 @@ define make-venv
 	fi
 endef
 
-$(VENV)/.server: pyproject.toml requirements/server.txt requirements/find-python
+# What the package's build compiles; without a compiler everything works but the warm pool.
+COMPILED := setup.py $(wildcard src/agentbox/isolation/native/*.[ch])
+
+$(VENV)/.server: pyproject.toml requirements/server.txt requirements/find-python $(COMPILED)
 	@$(call make-venv,$(VENV))
 	@echo "agentbox: installing the server into $(VENV) (first time only)"
 	@$(VENV)/bin/python -m pip install $(PIP_FLAGS) -c requirements/server.txt setuptools
