@@ -141,23 +141,23 @@ function tellTheEnd() {
   const realExit = reallyExit
   process.reallyExit = exit
   const { emit } = Object.getPrototypeOf(Object.getPrototypeOf(process))
-  let saidOnce = false
-  // Node asks for `emit` when there is nothing left to do. With 1 it may also be about to show an error.
+  let asked = false
+  // Node asks for `emit` when there is nothing left to do, and before anyone else does who listens then. With 1 it may
+  // also be about to show an error.
   Object.defineProperty(process, 'emit', {
     configurable: true,
     enumerable: false,
     get() {
+      if (asked || process._exiting !== true) return emit
+      asked = true
       const code = process.exitCode === undefined ? 0 : process.exitCode
       if (
-        !saidOnce &&
-        process._exiting === true &&
         process.reallyExit === exit &&
         process.listenerCount('exit') === 0 &&
         Number.isInteger(code) &&
         code !== 1 &&
         !native()
       ) {
-        saidOnce = true
         tell(code)
       }
       return emit

@@ -50,6 +50,8 @@ ENDINGS = table(
     exit_listener_that_writes_much="process.on('exit', () => console.log('x'.repeat(60000)))",
     exit_listener_of_a_listener="process.on('exit', () => process.on('exit', () => console.log('never')))",
     exit_in_a_listener_of_errors="process.on('uncaughtException', () => process.exit(11)); throw new Error('x')",
+    exit_listener_that_hears_once="process.once('exit', () => { process.emit('mine'); console.log('still here') })",
+    exit_listener_that_hears_once_and_exits="process.once('exit', () => { process.emit('mine'); console.log('here'); process.exit(4) })",
     exit_event_emitted_by_hand="process.on('exit', (c) => console.log('c', c)); process.emit('exit', 5); console.log('on')",
     before_exit="let n = 0; process.on('beforeExit', (c) => { console.log('idle', c); if (n++ < 2) setTimeout(() => {}, 1) })",
     before_exit_that_throws="process.on('beforeExit', () => { throw new Error('late') })",
