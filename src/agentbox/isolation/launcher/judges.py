@@ -27,7 +27,7 @@ def serve(owner: socket.socket) -> NoReturn:
     process.show_as("agentbox-judge")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     receiver = wire.Receiver(owner)
-    with contextlib.suppress(OSError):
+    try:
         while True:
             while (taken := receiver.take()) is None:
                 if not receiver.fill():
@@ -38,6 +38,8 @@ def serve(owner: socket.socket) -> NoReturn:
                 _judge(proc, taken[0]["judge"], *taken[1])
             for fd in taken[1]:
                 os.close(fd)
+    except OSError as error:
+        _complain("the exec judges ended", error)
     os._exit(1)
 
 
@@ -66,8 +68,13 @@ def _judge(proc: int, ids: tuple[int, int], init: int, line: int, program: int) 
                 first.send(b"j")
         served.serve()
     except BaseException as error:
-        os.write(2, f"agentbox: an exec judge ended: {error!r}\n".encode("utf-8", "backslashreplace"))
+        _complain("an exec judge ended", error)
     os._exit(0)
+
+
+def _complain(what: str, error: BaseException) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, f"agentbox: {what}: {error!r}\n".encode("utf-8", "backslashreplace"))
 
 
 def _plan(owner: socket.socket) -> dict[str, Any] | None:

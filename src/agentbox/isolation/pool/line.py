@@ -40,7 +40,8 @@ class Line:
     def _readable(self) -> None:
         try:
             data, ancillary, _, _ = self._sock.recvmsg(_MAX_REPORT_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
-        except BlockingIOError:
+        except (BlockingIOError, ConnectionResetError):
+            # Reset: the peer ended with something unread. What it said before that, and its end, come next.
             return
         except OSError:
             data, ancillary = b"", []

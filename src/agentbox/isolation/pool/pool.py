@@ -214,7 +214,11 @@ class WarmPool:
         """A box for that program: from stock, else made now. None when the pool has none to give: then the launcher
         must build one. Raises IsolationError."""
         nursery = self._nursery
-        if self._closed or nursery is None or not nursery.alive or not self.fits(confinement):
+        if self._closed or not self.fits(confinement):
+            return None
+        if nursery is None or not nursery.alive:
+            if self._program is not None:
+                self._restock(program.owner)
             return None
         if self._node is not None and self._node.fits(confinement, program):
             node = await self._node.take()

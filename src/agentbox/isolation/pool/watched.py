@@ -49,7 +49,7 @@ class WatchedBox(PooledBox):
         self._watch: Watch | None = None
         self._rules: tuple[tuple[dict[str, object], ...], ...] | None = None
         self._view: list[tuple[tuple[int, int], bytes]] = []
-        self._child_pid = 0
+        self.child_pid = 0
 
     async def warm(self, zygote: Zygote, program: WarmProgram) -> None:
         """See PooledBox; a judge is ready for it then too. Raises IsolationError."""
@@ -77,7 +77,7 @@ class WatchedBox(PooledBox):
     def _from_child(self, op: str, key: int, numbers: Sequence[int], text: bytes, fds: list[int]) -> None:
         ready, ended = self._child_ready, self._ended
         if op == "r" and fds and ready is not None and not ready.done():
-            self._child_pid = _pid_of(fds[0])
+            self.child_pid = _pid_of(fds[0])
         elif op == "e" and ready is not None and ready.done() and ended is not None and not ended.done():
             # It has this line until it is confined and no longer.
             step = text.decode(errors="replace")
@@ -190,15 +190,20 @@ class WatchedBox(PooledBox):
         waits = any(str(rule["exe"]).startswith(f"{workspace}/") for one in rules or () for rule in one)
         text, counts = words(argv[len(program.argv) :], program.beyond(env))
         self._warm = None
-        for numbers, part in self._view:
-            self._tell("V", numbers, part)
-        self._tell("R", (*counts, self.process_limit, waits), text, stdio)
+        self._commands.append(ended)
+        try:
+            for numbers, part in self._view:
+                self._tell("V", numbers, part)
+            self._tell("R", (*counts, self.process_limit, waits), text, stdio)
+        except OSError:
+            # What it could not show it said, and how it ended will be said.
+            return ended
         asyncio.get_running_loop().add_reader(self._report, self._reported)
         # The program is not executed, so the judge does not see it: it is the command itself, granted once.
         watch.on_spawn(
             {
                 "spawn": {
-                    "pid": self._child_pid,
+                    "pid": self.child_pid,
                     "exe": watch.command[0],
                     "argv": shortened(os.fsencode(word) for word in argv),
                     "allowed": True,
@@ -206,7 +211,6 @@ class WatchedBox(PooledBox):
                 }
             }
         )
-        self._commands.append(ended)
         try:
             # Until it has them the judge answers nobody.
             await judge.send({"plan": plan})
