@@ -119,13 +119,13 @@ def _main() -> None:
     sys.modules.pop("__main__", None)
     modules = dict(sys.modules)
     first = {name: value for name, value in vars(builtins).items() if name not in _LATE_BUILTINS}
-    # They stay when a program's end takes them out of the builtins.
-    late = dict(vars(builtins))
+    # A program's end takes them away from where they are; that they stay spares a child from taking them apart.
+    kept = [dict(vars(builtins)), *sys.path_importer_cache.values(), *sys.meta_path, *sys.path_hooks, *sys.path]
     gc.collect()
     gc.freeze()
     gc.disable()
     library.zygote_serve(_MAIN["__file__"].encode(), _prepare, modules, first, atexit, gc, thread)
-    del late
+    del kept
 
 
 _main()

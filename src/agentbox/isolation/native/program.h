@@ -63,7 +63,7 @@ PyObject *PyDict_GetItemString(PyObject *, const char *);
 int PyDict_SetItem(PyObject *, PyObject *, PyObject *);
 int PyDict_SetItemString(PyObject *, const char *, PyObject *);
 int PyDict_Next(PyObject *, ssize_t *, PyObject **, PyObject **);
-int PyDict_Update(PyObject *, PyObject *);
+int PyDict_DelItem(PyObject *, PyObject *);
 void PyDict_Clear(PyObject *);
 PyObject *PyList_New(ssize_t);
 ssize_t PyList_Size(PyObject *);
@@ -250,6 +250,25 @@ static void clear_names(PyObject *names)
 	PyErr_Clear();
 }
 
+// Make `names` what they were, touching only what differs: every object whose count of references changes is a page to
+// copy.
+static void restore(PyObject *names, PyObject *were)
+{
+	PyObject *name, *value, *others = PyList_New(0);
+	ssize_t at = 0;
+	while (PyDict_Next(names, &at, &name, &value))
+		if (!PyDict_GetItem(were, name))
+			PyList_Append(others, name);
+	for (ssize_t i = PyList_Size(others) - 1; i >= 0; i--)
+		PyDict_DelItem(names, PyList_GetItem(others, i));
+	at = 0;
+	while (PyDict_Next(were, &at, &name, &value))
+		if (PyDict_GetItem(names, name) != value)
+			PyDict_SetItem(names, name, value);
+	drop(others);
+	PyErr_Clear();
+}
+
 // What the interpreter does to modules at its end, in its order, for those that the program brought.
 static void take_apart(const struct world *world)
 {
@@ -280,8 +299,7 @@ static void take_apart(const struct world *world)
 	PyDict_Clear(names);
 	PyDict_Clear(modules);
 	drop(names);
-	PyDict_Clear(builtins);
-	PyDict_Update(builtins, world->builtins);
+	restore(builtins, world->builtins);
 	drop(PyObject_CallMethod(world->gc, "collect", NULL));
 	for (at = PyList_Size(left) - 1; at >= 0; at--) {
 		PyObject *module = PyObject_CallObject(PyList_GetItem(left, at), NULL);
