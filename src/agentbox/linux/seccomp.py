@@ -54,6 +54,9 @@ _MPTCP = 262
 # The kernel refuses these without a capability, whatever the protocol.
 _SOCK_RAW, _SOCK_PACKET = 3, 10
 _SOCK_KIND = 0xF
+# Whoever is last to close a socket that lingers waits for its peer, and a guest can send sockets to the host. To set it
+# succeeds and does nothing.
+_SOL_SOCKET, _SO_LINGER = 1, 13
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _PERSONALITIES = (0, 0xFFFFFFFF)
 _SET_ID = 0o6000
@@ -193,6 +196,7 @@ def build(machine: str | None = None) -> bytes:
     program.jump(_JGT, HORIZON, "beyond")
     for name in ("unshare", "personality", "creat", "chmod", "fchmod", "fchmodat", "fchmodat2", "mknod", "mknodat"):
         on(name, name)
+    on("setsockopt", "setsockopt")
     for name in ABSENT:
         on(name, "absent_early")
     for name in REFUSED:
@@ -230,6 +234,12 @@ def build(machine: str | None = None) -> bytes:
     program.load(_argument(1))
     program.jump(_JEQ, _TIOCSTI, "refused")
     program.jump(_JEQ, _TIOCLINUX, "refused", "allowed")
+    program.label("setsockopt")
+    program.load(_argument(1))
+    program.jump(_JEQ, _SOL_SOCKET, None, "allowed")
+    program.load(_argument(2))
+    program.jump(_JEQ, _SO_LINGER, None, "allowed")
+    program.answer(_ERRNO)
     program.label("clone")
     program.load(_argument(0))
     program.jump(_JSET, _NAMESPACES, "refused", "allowed")

@@ -105,6 +105,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "sethostname": (170, 161),
     "setns": (308, 268),
     "settimeofday": (164, 170),
+    "setsockopt": (54, 208),
     "socket": (41, 198),
     "statmount": (457, 457),
     "swapoff": (168, 225),
