@@ -162,7 +162,7 @@ static void live(const struct world *world, const char *path)
 	struct head head;
 	PyOS_AfterFork_Child();
 	forget_frames();
-	rehearse();
+	touch();
 	say_ready();
 	ssize_t length = wait_for_run(message, sizeof message, &head, descriptors, &count);
 	// What can carry descriptors to the owner is not for the program.
