@@ -22,8 +22,10 @@ void PyThreadState_Clear(PyThreadState *);
 void PyThreadState_Delete(PyThreadState *);
 void PyThreadState_DeleteCurrent(void);
 void PyEval_RestoreThread(PyThreadState *);
+void PyOS_BeforeFork(void);
 void PyOS_AfterFork_Child(void);
 int Py_FinalizeEx(void);
+const char *Py_GetVersion(void);
 
 PyObject *Py_CompileString(const char *, const char *, int);
 PyObject *PyEval_EvalCode(PyObject *, PyObject *, PyObject *);
@@ -333,13 +335,18 @@ static int end(int status, const struct world *world)
 			PyErr_WriteUnraisable(threading);
 		drop(done);
 	}
-	drop(PyObject_CallMethod(world->atexit, "_run_exitfuncs", NULL));
+	// Before 3.10 each import of this module has functions of its own to call.
+	PyObject *own = PyDict_GetItemString(PyImport_GetModuleDict(), "atexit");
+	drop(PyObject_CallMethod(own && own != NONE ? own : world->atexit, "_run_exitfuncs", NULL));
 	done = PyObject_CallMethod(world->thread, "_count", NULL);
 	long threads = done ? PyLong_AsLong(done) : 1;
 	drop(done);
-	if (threads > 0)
+	if (threads > 0 && atoi(Py_GetVersion() + 2) < 13)
 		// Daemon threads must not run on while what they use is taken away; the interpreter knows how to stop them.
 		return Py_FinalizeEx() < 0 ? 120 : status;
+	if (threads > 0)
+		// A newer one wants the state that it began with for that. So nothing is taken away.
+		return flush() < 0 ? 120 : status;
 	if (flush() < 0)
 		status = 120;
 	PyGC_Collect();

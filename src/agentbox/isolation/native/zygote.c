@@ -216,6 +216,8 @@ void zygote_serve(const char *path, PyObject *prepare, PyObject *modules, PyObje
 		return;
 	rehearse();
 	read_layout();
+	// Once for all children, each of which gives back what this takes: the lock of imports.
+	PyOS_BeforeFork();
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	sigaction(SIGCHLD, &action, &old);
 	sigemptyset(&child);

@@ -212,7 +212,7 @@ class WarmPool:
 
     async def launch(self, confinement: Confinement, program: Program) -> LiveBox | None:
         """A box for that program: from stock, else made now. None when the pool has none to give: then the launcher
-        must build one. Raises IsolationError."""
+        must build one."""
         nursery = self._nursery
         if self._closed or not self.fits(confinement):
             return None
@@ -240,7 +240,11 @@ class WarmPool:
             if stocked is None or stocked.zygote is None or not stocked.zygote.alive:
                 return None
         zygote = stocked.zygote if stocked is not None else None
-        return await self._make(nursery, confinement, zygote)
+        try:
+            return await self._make(nursery, confinement, zygote)
+        except (IsolationError, OSError) as error:
+            _log.warning("a run starts cold: %s", error)
+            return None
 
     def _take(self, stocked: _Stocked, confinement: Confinement) -> LiveBox | None:
         if confinement.limits.disk_mb != self._confinement.limits.disk_mb:
