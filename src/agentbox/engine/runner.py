@@ -34,7 +34,7 @@ from agentbox.errors import (
     RequestError,
     UnknownBackendError,
 )
-from agentbox.guest.injection import GUARD_DIR
+from agentbox.guest.injection import GUARD_DIR, policy_file
 from agentbox.isolation import registry, selfcheck
 from agentbox.isolation.backend import Backend, Program
 from agentbox.isolation.backends.jail import JailBackend
@@ -46,6 +46,7 @@ from agentbox.isolation.pool.shape import PoolShape
 from agentbox.models import DEFAULT_OWNER, Confinement, Enforcement, Limits, RunRequest, RunResult
 from agentbox.policy.ceiling import Ceiling, effective_limits
 from agentbox.policy.document import policies_of
+from agentbox.policy.parser import parse
 from agentbox.records import replace
 from agentbox.trace.keys import KeyStore
 from agentbox.trace.ledger import Ledger
@@ -57,6 +58,8 @@ __all__ = ["OutputSink", "Runner", "ceiling_of"]
 _T = TypeVar("_T")
 _FILE_THREADS = 8
 _EXPIRY_SECONDS = 60
+# Rules of the usual kinds.
+_SAMPLE = "read: .\nwrite: ./out\nenv: LANG\n"
 _log = logging.getLogger("agentbox.engine")
 
 
@@ -171,7 +174,7 @@ class Runner:
         """The guard's directory for the Python of the boxes, and where they show it. Raises ConfinementError."""
         found = self._python()
         directory = await self._in_thread(self._guards.directory, found.path if found is not None else None)
-        return GuardFiles(str(directory), GUARD_DIR, CHANNEL, POLICY)
+        return GuardFiles(str(directory), GUARD_DIR, CHANNEL, POLICY, policy_file(parse(_SAMPLE, root=WORKSPACE)))
 
     def _ordinary(self, language: str) -> tuple[Confinement, Program] | None:
         """What a run in that language is under when its request says nothing; None without an interpreter."""

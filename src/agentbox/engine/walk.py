@@ -134,7 +134,7 @@ class Walk:
         try:
             if self._decided.traced:
                 # While the box is built, which may be waiting already.
-                self._beginning = asyncio.create_task(self._begin_trace())
+                self._beginning = self._begin_trace()
             box = await self._build()
             ending = await self._supervise(box, on_output)
             details, exit_code = _facts(ending), ending.exit_code
@@ -155,13 +155,18 @@ class Walk:
             if not self._let_go():
                 await to_its_end(self._teardown(exit_code, details))
 
-    async def _begin_trace(self) -> None:
+    def _begin_trace(self) -> asyncio.Task[None]:
+        """Have a thread open the trace, from now on."""
         decided = self._decided
         policy = decided.policy.policy if decided.policy else None
-        writer = await self._in_thread(
-            lambda: self._traces.begin(self._run_id, decided.request, policy, decided.limits, decided.backend.name)
+        submitted = self._threads.submit(
+            self._traces.begin, self._run_id, decided.request, policy, decided.limits, decided.backend.name
         )
-        self._trace = RunTrace(self._traces, writer, decided.request, policy)
+
+        async def opened() -> None:
+            self._trace = RunTrace(self._traces, await asyncio.wrap_future(submitted), decided.request, policy)
+
+        return asyncio.create_task(opened())
 
     async def _begun_trace(self) -> RunTrace | None:
         """The trace, when it has begun; None for a run that has none. Raises TraceError."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _LIBRARY = "/work/zygote.so"
 _WANTED = "/work/modules"
-# Where boxes have a guard: a file that names its directory.
+# Where boxes have a guard: a file that names its directory, with a policy for its rehearsal.
 _GUARDED = "/work/guard"
 # In the interpreter's own copy of its builtins these are not: it makes them, and `site` does, when it is ready.
 _LATE_BUILTINS = ("open", "quit", "exit", "copyright", "credits", "license", "help")
@@ -38,11 +38,16 @@ _SEEDS = (("numpy.random", "seed"), ("torch", "seed"))
 
 # What arms the guard, until it is armed.
 _guard: "list[Any]" = []
+# A policy to try it with.
+_sample: "list[str]" = []
 
 
-def _prepare(words: bytes, arguments: int, variables: int) -> "dict[str, Any]":
+def _prepare(words: "bytes | None", arguments: int, variables: int) -> "dict[str, Any]":
     """In a child: `words` are so many arguments of the program, then so many variables that its environment has more,
     each ended by NUL. The names of a new `__main__`."""
+    if words is None:
+        _rehearse_guard()
+        return {}
     parts = words.split(b"\0")
     for part in parts[arguments : arguments + variables]:
         key, _, value = part.partition(b"=")
@@ -82,6 +87,14 @@ def _prepare(words: bytes, arguments: int, variables: int) -> "dict[str, Any]":
     return names
 
 
+def _rehearse_guard() -> None:
+    """In a child that waits: touch what arming will touch."""
+    for _, (_, rehearse) in _guard:
+        rehearse(_sample[0])
+    # What it leaves is not for a program to find.
+    gc.collect()
+
+
 def _load_guard(directory: str) -> None:
     """Load the guard's modules and arm nothing: that is for a child, by the policy of its run."""
     from _frozen_importlib import module_from_spec
@@ -114,7 +127,9 @@ def _main() -> None:
                 os.write(2, f"AGENTBOX_POOL_MODULES: {name}: {type(error).__name__}: {error}\n".encode())
     if os.path.exists(_GUARDED):
         with open(_GUARDED, encoding="utf-8") as file:
-            _load_guard(file.read())
+            directory, _, sample = file.read().partition("\n")
+        _sample.append(sample)
+        _load_guard(directory)
     sys.path_importer_cache.pop("/work", None)
     sys.modules.pop("__main__", None)
     modules = dict(sys.modules)

@@ -113,7 +113,7 @@ async def watched_boxes(state: Path) -> AsyncIterator[Boxes]:
         assert await jail.open_pool(shape, (confinement, Program(_OWNER, boxes.argv, boxes.plain))) == ""
 
         async def files() -> GuardFiles:
-            return GuardFiles(directory, GUARD_DIR, CHANNEL, POLICY)
+            return GuardFiles(directory, GUARD_DIR, CHANNEL, POLICY, policy_file(boxes.policy.policy))
 
         guarded = Program(_OWNER, boxes.argv, boxes.env, started_with=boxes.plain)
         jail.offer_watched(shape, confinement, guarded, files, now=True)

@@ -63,11 +63,27 @@ def arm(directory: str, doors: Any, code: Any) -> None:
     """Arm this interpreter. `directory` is the guard's own, `doors` the module of that name, `code` what `code_of`
     gave. Raises ArmingError."""
     given = _environment()
+    handlers, capped, forked = _parts(given, _tables(given, directory), _channel_path(given), doors, code)
+    doors.install(capped, tuple(WRITING) if capped else ())
+    posix.register_at_fork(after_in_child=forked)
+    sys.addaudithook(doors.hook_over(handlers.get))
+
+
+def rehearse(doors: Any, code: Any, policy: str) -> None:
+    """Do what arming does under that policy, and arm nothing: the memory that it touches is this process's own then,
+    and need not be copied when a run waits."""
+    private = "/tmp:/dev/shm"  # noqa: S108 - as boxes have it
+    given = {"AGENTBOX_WALL": "jail", "AGENTBOX_PRIVATE": private, "AGENTBOX_ENTRY": "/work/main.py"}
+    _parts({**given, **_environment()}, scan(policy, 0)[0], "/", doors, code)
+
+
+def _parts(given: dict[str, str], tables: Any, channel_path: str, doors: Any, code: Any) -> Any:
+    """The handlers of the hook, whether the policy has caps, and what a forked child does first."""
     enforce = _one_of(given, "AGENTBOX_ENFORCE", {"1": True, "0": False}, "1")
     strict = _one_of(given, "AGENTBOX_WALL", {"jail": False, "none": True}, "none")
     replay = _one_of(given, "AGENTBOX_MODE", {"record": False, "replay": True}, "record")
-    answers = Answers(_tables(given, directory))
-    channel = Channel(_channel_path(given))
+    answers = Answers(tables)
+    channel = Channel(channel_path)
     lanes = Lanes(not strict)
     effects = Effects(channel, lanes, enforce, strict, replay)
     private = tuple([path for path in given.get("AGENTBOX_PRIVATE", "").split(":") if path[:1] == "/"])
@@ -104,9 +120,7 @@ def arm(directory: str, doors: Any, code: Any) -> None:
     handlers: dict[str, Any] = {doors.EVENT: services.on_event}
     for part in (files, network, processes, interpreter):
         handlers.update(part.handlers())
-    doors.install(caps.active, tuple(WRITING) if caps.active else ())
-    posix.register_at_fork(after_in_child=_all(channel.forked, lanes.forked, caps.forked))
-    sys.addaudithook(doors.hook_over(handlers.get))
+    return handlers, caps.active, _all(channel.forked, lanes.forked, caps.forked)
 
 
 def _all(*functions: Any) -> Any:

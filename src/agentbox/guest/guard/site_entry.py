@@ -5,7 +5,7 @@ The guard's modules are loaded apart: not into `sys.modules`, and with builtins 
 replaces `len` or `sorted` changes nothing in it.
 
 A warm interpreter (guest/zygote.py) executes this file itself, and leaves a list as `agentbox_warm` in its names: then
-the guard is only loaded, and the list gets the function that arms it. Nothing in an environment can ask for that.
+the guard is only loaded, and the list gets the functions that arm it. Nothing in an environment can ask for that.
 """
 
 import sys
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _loaded() -> "Any":
-    """Load every module of the guard; the function that arms it."""
+    """Load every module of the guard: the functions that arm it, and that only try to, under a policy's tables."""
     import builtins
     import marshal
     import posix
@@ -64,8 +64,8 @@ def _loaded() -> "Any":
         bundle = marshal.loads(posix.read(descriptor, size))  # noqa: S302 - the host wrote it
         posix.close(descriptor)
     module, doors = load("arm", own), load("doors", vars(builtins))
-    arm, code = module.arm, module.code_of(directory)
-    return lambda: arm(directory, doors, code)
+    arm, rehearse, code = module.arm, module.rehearse, module.code_of(directory)
+    return lambda: arm(directory, doors, code), lambda policy: rehearse(doors, code, policy)
 
 
 def _arm(load: "Any") -> None:
@@ -73,7 +73,7 @@ def _arm(load: "Any") -> None:
     import posix
 
     try:
-        load()()
+        load()[0]()
     except BaseException as error:  # whatever it is, the guest must not run
         reason = str(error) if type(error).__name__ == "ArmingError" else type(error).__name__ + ": " + str(error)
         text = "agentbox: failed to arm sandbox, refusing to run: " + reason + "\n"

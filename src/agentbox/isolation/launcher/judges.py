@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def serve(owner: socket.socket) -> NoReturn:
     """Fork a judge for every request, until the owner is gone. A request names the uid and gid of a box as the nursery
-    sees them, and comes with the box's init (a pidfd), the judge's end of its owner's line, and its end of the line to
-    the box's first program."""
+    sees them, and comes with the box's init (a pidfd), the judge's end of its owner's line, its end of the line to the
+    box's first program, and the file in which it notes that it was asked."""
     os.chdir("/")
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     process.show_as("agentbox-judge")
@@ -43,7 +43,7 @@ def serve(owner: socket.socket) -> NoReturn:
     os._exit(1)
 
 
-def _judge(proc: int, ids: tuple[int, int], init: int, line: int, program: int) -> NoReturn:
+def _judge(proc: int, ids: tuple[int, int], init: int, line: int, program: int, seen: int) -> NoReturn:
     """Judge one box. Whatever ends this process, its owner sees the line close, and ends the box."""
     owner = socket.socket(fileno=line)
     try:
@@ -62,7 +62,7 @@ def _judge(proc: int, ids: tuple[int, int], init: int, line: int, program: int) 
             said, listeners, _, _ = socket.recv_fds(first, 1, 1)
             if plan is None or not listeners:
                 os._exit(0)
-            served = judge.Judge(listeners[0], proc, owner, plan, init_fd=init)
+            served = judge.Judge(listeners[0], proc, owner, plan, init_fd=init, seen_fd=seen)
             if said == b"w":
                 # The rules name files that the program could change.
                 first.send(b"j")

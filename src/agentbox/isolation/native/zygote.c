@@ -163,6 +163,8 @@ static void live(const struct world *world, const char *path)
 	PyOS_AfterFork_Child();
 	forget_frames();
 	touch();
+	if (config.channel)
+		drop(PyObject_CallFunction(world->prepare, "zLL", NULL, 0ll, 0ll));
 	say_ready();
 	ssize_t length = wait_for_run(message, sizeof message, &head, descriptors, &count);
 	// What can carry descriptors to the owner is not for the program.

@@ -40,12 +40,13 @@ OnEnd = Callable[[int, float, int], None]
 @dataclass(frozen=True, slots=True)
 class GuardFiles:
     """A guard directory of the host, and where the boxes of a nursery show it, the socket of its channel and the file
-    of its policy."""
+    of its policy. `sample` is a policy as that file has it, with which the guard is tried in advance."""
 
     source: str
     directory: str
     channel: str
     policy: str
+    sample: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,9 @@ class Nursery:
             "places": [],
         }
         if self._guard is not None:
-            description["files"].append((f"{self.plan.workspace}/guard", self._guard.directory))
+            description["files"].append(
+                (f"{self.plan.workspace}/guard", f"{self._guard.directory}\n{self._guard.sample}")
+            )
             description["places"] = [self._guard.channel, self._guard.policy]
         fds = [os.open(MAKER, os.O_RDONLY | os.O_CLOEXEC), os.open(LIBRARY, os.O_RDONLY | os.O_CLOEXEC)]
         self._ready = loop.create_future()
@@ -270,12 +273,12 @@ class Nursery:
             raise
         return key
 
-    def fork_judge(self, box: MadeBox, line: int, program: int) -> None:
+    def fork_judge(self, box: MadeBox, line: int, program: int, seen: int) -> None:
         """Have a judge forked for a box. `line` is its end of the line to its owner, `program` that of the line to the
-        program whose calls it decides on. Raises OSError."""
+        program whose calls it decides on; into the file `seen` it writes when it is asked. Raises OSError."""
         if self._judges is None:
             raise BrokenPipeError("the judges are gone")
-        wire.send(self._judges, {"judge": self._inside(box.host_uid, box.host_gid)}, (box.init_fd, line, program))
+        wire.send(self._judges, {"judge": self._inside(box.host_uid, box.host_gid)}, (box.init_fd, line, program, seen))
 
     async def close(self) -> None:
         """End it, and wait until it is gone with everything in it."""

@@ -27,6 +27,7 @@ from agentbox.records import dataclass
 _log = logging.getLogger("agentbox.pool")
 # A maker or an interpreter that cannot be started is tried again after so long.
 _RETRY_SECONDS = 5.0
+_PAUSE_SECONDS = 0.02
 _COVERED = (WORKSPACE, "/tmp", "/dev/shm", "/dev/pts", "/proc")  # noqa: S108
 _KEPT_CGROUPS = 4
 
@@ -233,7 +234,11 @@ class WarmPool:
             if stocked is not None:
                 self._stock.move_to_end(program.owner)
             box = self._take(stocked, confinement) if stocked else None
-            self._restock(program.owner)
+            if self._watched and box is not None and stocked is not None and stocked.ready:
+                # What it takes to make another is not taken from a run that has only begun.
+                asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._restock, program.owner)
+            else:
+                self._restock(program.owner)
             if box is not None:
                 return box
             stocked = self._stock.get(program.owner)

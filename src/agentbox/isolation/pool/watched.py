@@ -49,6 +49,7 @@ class WatchedBox(PooledBox):
         self._watch: Watch | None = None
         self._rules: tuple[tuple[dict[str, object], ...], ...] | None = None
         self._view: list[tuple[tuple[int, int], bytes]] = []
+        self._seen_fd = -1
         self.child_pid = 0
 
     async def warm(self, zygote: Zygote, program: WarmProgram) -> None:
@@ -58,10 +59,11 @@ class WatchedBox(PooledBox):
         childs, program_line = socket.socketpair()
         self._judge = Channel(line)
         self._listening = loop.create_task(self._listen(self._judge))
+        self._seen_fd = os.memfd_create("seen", os.MFD_CLOEXEC)
         joins = self._joins
         with judges, childs, program_line:
             try:
-                self._nursery.fork_judge(self._made, judges.fileno(), program_line.fileno())
+                self._nursery.fork_judge(self._made, judges.fileno(), program_line.fileno(), self._seen_fd)
                 # To the judge, and to nobody else: a guest could not be told from the child.
                 self._joins = (childs.fileno(), *joins)
                 await super().warm(zygote, program)
@@ -220,7 +222,8 @@ class WatchedBox(PooledBox):
 
     async def judged(self) -> None:
         """See boxes.Box: what the judge saw before everything was killed is handed over when this returns."""
-        if self._judge is None:
+        if self._judge is None or (self._seen_fd >= 0 and not os.pread(self._seen_fd, 1, 0)):
+            # It notes that it was asked before it answers: of what is dead now, nothing was let through or refused.
             return
         with contextlib.suppress(OSError):
             await self._judge.send({"settle": True})
@@ -236,9 +239,10 @@ class WatchedBox(PooledBox):
             await self._listening
         if self.channel is not None:
             self.channel.close()
-        fd, self._policy_fd = self._policy_fd, -1
-        if fd >= 0:
-            os.close(fd)
+        for fd in (self._policy_fd, self._seen_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._policy_fd = self._seen_fd = -1
 
 
 def is_short_enough(program: WarmProgram, argv: Sequence[str], env: Mapping[str, str]) -> bool:
