@@ -33,6 +33,7 @@ from agentbox.light import asyncio
 from agentbox.models import Confinement, Limits, Outcome
 from agentbox.workspace.placing import place_files
 from agentbox.workspace.tree import Tree
+from tests.adversarial.host_state import until
 
 pytestmark = [pytest.mark.linux, pytest.mark.root]
 
@@ -197,12 +198,17 @@ def test_a_program_that_the_judge_does_not_look_at_never_starts(tmp_path: Path) 
     async def work(boxes: Boxes) -> None:
         box, pooled = await boxes.take(_STARTS)
         await box.show(boxes.view())
-        os.kill(judge_of(pooled), signal.SIGSTOP)
+        judge = judge_of(pooled)
+        os.kill(judge, signal.SIGSTOP)
         short = Limits(**{**_as_dict(LIMITS), "timeout_seconds": 2})
         ending = await boxes.run(box, short)
         assert (ending.outcome, ending.stdout.data.decode()) == (Outcome.TIMED_OUT, "on\n")
+        stopped.append(judge)
 
+    stopped: list[int] = []
     in_boxes(tmp_path, work)
+    # Nor does it outlive its owner.
+    until(lambda: not Path(f"/proc/{stopped[0]}").exists(), "a judge that was stopped is still there")
 
 
 def test_a_box_whose_judge_is_gone_is_given_to_no_run(tmp_path: Path) -> None:

@@ -32,10 +32,11 @@ def serve(owner: socket.socket) -> NoReturn:
             while (taken := receiver.take()) is None:
                 if not receiver.fill():
                     os._exit(0)
+            own = os.getpid()
             if os.fork() == 0:
                 owner.close()
                 receiver.close()
-                _judge(proc, taken[0]["judge"], *taken[1])
+                _judge(proc, own, taken[0]["judge"], *taken[1])
             for fd in taken[1]:
                 os.close(fd)
     except OSError as error:
@@ -43,7 +44,7 @@ def serve(owner: socket.socket) -> NoReturn:
     os._exit(1)
 
 
-def _judge(proc: int, ids: tuple[int, int], init: int, line: int, program: int, seen: int) -> NoReturn:
+def _judge(proc: int, parent: int, ids: tuple[int, int], init: int, line: int, program: int, seen: int) -> NoReturn:
     """Judge one box. Whatever ends this process, its owner sees the line close, and ends the box."""
     owner = socket.socket(fileno=line)
     try:
@@ -56,6 +57,10 @@ def _judge(proc: int, ids: tuple[int, int], init: int, line: int, program: int, 
             process.become_user(*ids, only_ptrace=True)
         else:
             process.keep_only_ptrace()
+        # Also when it is stopped, and would never see that its owner is gone.
+        process.die_with_parent()
+        if os.getppid() != parent:
+            os._exit(0)
         wire.send(owner, {"judging": True})
         plan = _plan(owner)
         with socket.socket(fileno=program) as first:
