@@ -30,6 +30,8 @@ _RETRY_SECONDS = 5.0
 _PAUSE_SECONDS = 0.02
 _COVERED = (WORKSPACE, "/tmp", "/dev/shm", "/dev/pts", "/proc")  # noqa: S108
 _KEPT_CGROUPS = 4
+# A server that is starting waits so long for its stock; a large one is filled behind it.
+_FIRST_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -138,10 +140,15 @@ class WarmPool:
         return ""
 
     async def start(self, owner: str) -> None:
-        """Open the nursery, and begin to stock for the first owner. Raises IsolationError."""
+        """Open the nursery, and stock for the first owner, so that the first run finds something. Raises
+        IsolationError."""
         await self._open()
-        if self._program is not None:
-            self._restock(owner)
+        if self._program is None:
+            return
+        self._restock(owner)
+        filling = self._stock[owner].task
+        if filling is not None:
+            await asyncio.wait({filling}, timeout=_FIRST_SECONDS)
 
     def stock_node(self, confinement: Confinement, program: WarmProgram) -> None:
         """Keep Node in stock too, after `start`. Its confinement must fit this pool."""
