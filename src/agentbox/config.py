@@ -200,7 +200,7 @@ class Settings:
     snapshot_max_bytes: int = setting(512 << 20, _integer(1024, 1 << 50), "largest unpacked snapshot")
     snapshot_quota_bytes: int = setting(4 * _GIB, _integer(1024, 1 << 50), "packed bytes that one caller may store")
     snapshot_ttl_seconds: int = setting(0, _integer(0, 1 << 40), "age at which a snapshot expires; 0 is never")
-    pool: bool = setting(True, _boolean, "keep a warm Python for runs that have no policy and no way out")
+    pool: bool = setting(True, _boolean, "keep a warm Python for runs that have no way out")
     pool_size: int = setting(4, _integer(0, 4096), "warm boxes in stock for each key; 0 forks one when a run comes")
     pool_keys: int = setting(8, _integer(1, 1024), "keys that have stock at once; the one unused longest loses its own")
     pool_node_size: int = setting(1, _integer(0, 256), "warm boxes with Node in stock, for all keys; 0 keeps none")
