@@ -71,6 +71,8 @@ class PooledLiveBox(LiveBox):
 
     async def destroy(self) -> None:
         """See LiveBox."""
+        if isinstance(self.pooled, WatchedBox):
+            await self.pooled.hear_out()
         self._pool.bury(self)
 
     async def taken_apart(self) -> None:

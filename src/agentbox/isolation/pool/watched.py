@@ -50,6 +50,7 @@ class WatchedBox(PooledBox):
         self._rules: tuple[tuple[dict[str, object], ...], ...] | None = None
         self._view: list[tuple[tuple[int, int], bytes]] = []
         self._seen_fd = -1
+        self._heard = False
         self.child_pid = 0
 
     async def warm(self, zygote: Zygote, program: WarmProgram) -> None:
@@ -222,6 +223,7 @@ class WatchedBox(PooledBox):
 
     async def judged(self) -> None:
         """See boxes.Box: what the judge saw before everything was killed is handed over when this returns."""
+        self._heard = True
         if self._judge is None or (self._seen_fd >= 0 and not os.pread(self._seen_fd, 1, 0)):
             # It notes that it was asked before it answers: of what is dead now, nothing was let through or refused.
             return
@@ -229,6 +231,14 @@ class WatchedBox(PooledBox):
             await self._judge.send({"settle": True})
         with contextlib.suppress(TimeoutError):
             await within(self._settled, _SETTLED_SECONDS)
+
+    async def hear_out(self) -> None:
+        """Of a run that is broken off: end it, and wait for what the judge has to say. Does not raise."""
+        if self._heard or not self._commands or self._listening is None:
+            return
+        self._heard = True
+        self.kill()
+        await asyncio.wait({self._listening}, timeout=_SETTLED_SECONDS)
 
     async def destroy(self) -> None:
         """See PooledBox."""
