@@ -107,7 +107,11 @@ class Counting:
 
     async def close(self) -> None:
         """Let go of the files. May be called twice."""
-        await asyncio.to_thread(self._files.close)
+        if self._caps:
+            await asyncio.to_thread(self._files.close)
+        else:
+            # It looked at nothing.
+            self._files.close()
 
     def release(self, holder: int) -> None:
         """A connection has ended: from now on its files count with what they really have."""
