@@ -250,14 +250,14 @@ def test_judges_that_are_killed_come_again(tmp_path: Path) -> None:
         os.kill(server, signal.SIGKILL)
         async with asyncio.timeout(_WARM_SECONDS):
             while True:
-                box, pooled = await boxes.take(_STARTS)
-                # The judges of the one that was killed have another parent now.
-                if _is_judge(_status(judge_of(pooled), "PPid")) and box.pooled.fresh:
-                    break
-                await box.destroy()
-                await asyncio.sleep(0.05)
-        await box.show(boxes.view())
-        assert (await boxes.run(box)).stdout.data.decode() == "on\nstarted\noff\n"
+                box, _ = await boxes.take(_STARTS)
+                await box.show(boxes.view())
+                # A box that was made before may be taken a moment before its end is seen.
+                with contextlib.suppress(IsolationError):
+                    said = (await boxes.run(box)).stdout.data.decode()
+                    if said == "on\nstarted\noff\n":
+                        break
+                    assert "started" not in said
 
     in_boxes(tmp_path, work)
 
