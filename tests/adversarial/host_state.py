@@ -103,7 +103,6 @@ class HostState:
             descriptors=len(os.listdir(f"/proc/{server.pid}/fd")),
         )
 
-
     @classmethod
     def at_rest(cls, server: RunningServer) -> HostState:
         """The state when the warm pool has what it wants: some looks in a row that say the same."""
