@@ -172,7 +172,7 @@ STATE = table(
     read_only_view="import os\nfor p in ('/x', '/usr/x', '/etc/x', '/proc/x', '/dev/x'):\n    try:\n        open(p, 'w')\n    except OSError as e: print(p, e)\n",
     top_of_the_view="import os\nprint(sorted(os.listdir('/')), sorted(os.listdir('/etc')), sorted(os.listdir('/dev')))\n",
     terminals="import os, pty\na, b = pty.openpty()\nprint(os.ttyname(b), os.isatty(a))\n",
-    program_on_a_terminal="import os, pty\npid, fd = pty.fork()\nif pid == 0:\n    print(os.isatty(0)); os._exit(0)\nprint(os.read(fd, 99)); os.wait()\n",
+    program_on_a_terminal="import os, pty\npid, fd = pty.fork()\nif pid == 0:\n    print(os.isatty(0)); os._exit(0)\nsaid = b''\nwhile b'\\n' not in said: said += os.read(fd, 99)\nprint(said); os.wait()\n",
     memory_error="try:\n    x = bytearray(1 << 46)\nexcept MemoryError: print('no memory')\n",
     sqlite_and_friends="import sqlite3, json, zlib, hashlib, ssl\nc = sqlite3.connect('d.db')\nc.execute('create table t(a)'); c.commit()\nprint(hashlib.sha256(b'x').hexdigest(), len(zlib.compress(b'a' * 99)), ssl.OPENSSL_VERSION)\n",
 )
