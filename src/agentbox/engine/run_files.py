@@ -58,6 +58,8 @@ class RunFiles:
     def create(self) -> None:
         """Create the trace, so that a box can show it as what may not be written. Raises TraceError."""
         self._descriptor = create(self.trace)
+        # Before a box shows the directory: it shows each mount as that belongs to whom it belonged then.
+        self._give_to_owner()
 
     def take(self) -> int:
         """The trace's descriptor, the caller's to close from now on."""
@@ -142,7 +144,6 @@ class RunFiles:
         """Point `trace.jsonl` at this run's trace. A file of that name that is no link is kept as it is."""
         if self._explicit:
             return
-        self._give_to_owner()
         link = f"{self._directory}/{LINK}"
         if os.path.lexists(link) and not os.path.islink(link):
             return
