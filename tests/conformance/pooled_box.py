@@ -11,6 +11,7 @@ from agentbox.isolation.backends.jail import JailBackend
 from agentbox.isolation.boxes import CommandExit
 from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.interpreters import Found
+from agentbox.isolation.plan import WORKSPACE
 from agentbox.isolation.pool.pool import PooledLiveBox
 from agentbox.isolation.pool.shape import PoolShape
 from agentbox.light import asyncio
@@ -20,6 +21,7 @@ from agentbox.workspace.tree import Tree
 
 OWNER = "checks"
 WAYS = ("warm", "forked", "made")
+_SCRIPT = f"{WORKSPACE}/main.py"
 _ENVIRONMENT = {"LANG": "C.UTF-8"}
 _WARM_SECONDS = 60.0
 LIMITS = Limits(timeout_seconds=20, memory_mb=128, cpus=1.0, pids=24, disk_mb=8, max_output_bytes=1 << 16)
@@ -43,7 +45,7 @@ class PooledBackend:
     @property
     def argv(self) -> tuple[str, ...]:
         """What a warm interpreter can become; a made box starts another program."""
-        return (self._python.path, "-I" if self._way == "made" else "/work/main.py")
+        return (self._python.path, "-I" if self._way == "made" else _SCRIPT)
 
     async def launch(
         self, confinement: Confinement, directory: object = None, watch: object = None, network: object = None
@@ -74,7 +76,7 @@ class _AsMain:
     ) -> asyncio.Future[CommandExit]:
         path, _, _, script, *words = argv
         place_files(Tree(self._box.workspace_fd, *self._box.ids), {"main.py": script.encode()})
-        return await self._box.start([path, "/work/main.py", *words], env, cwd, stdio)
+        return await self._box.start([path, _SCRIPT, *words], env, cwd, stdio)
 
 
 @contextlib.asynccontextmanager
@@ -84,7 +86,7 @@ async def pooled_backend(python: Found, way: str) -> AsyncIterator[PooledBackend
     jail = JailBackend(facilities)
     try:
         shape = PoolShape(size=2 if way == "warm" else 0, owners=2, modules=(), runs=1000, seconds=600)
-        program = Program(OWNER, (python.path, "/work/main.py"), _ENVIRONMENT)
+        program = Program(OWNER, (python.path, _SCRIPT), _ENVIRONMENT)
         lacks = await jail.open_pool(shape, (Confinement(LIMITS, python.directories), program))
         assert lacks == ""
         yield PooledBackend(jail, python, way)

@@ -33,6 +33,7 @@ _ENCODING = sys.getfilesystemencoding()
 _KIND, _SOCKET, _DIRECTORY = 0o170000, 0o140000, 0o040000
 _MAX_POLICY_BYTES = 64 << 20
 _MAX_ONCE = 10_000
+_WORKSPACE = "/work"
 _FORMAT = "agentbox-guard/1"
 _INHERITED = (
     *("AGENTBOX_POLICY", "AGENTBOX_CHANNEL", "AGENTBOX_ROOT", "AGENTBOX_MODE", "AGENTBOX_ENFORCE", "AGENTBOX_WALL"),
@@ -73,7 +74,7 @@ def rehearse(doors: Any, code: Any, policy: str) -> None:
     """Do what arming does under that policy, and arm nothing: the memory that it touches is this process's own then,
     and need not be copied when a run waits."""
     private = "/tmp:/dev/shm"  # noqa: S108 - as boxes have it
-    given = {"AGENTBOX_WALL": "jail", "AGENTBOX_PRIVATE": private, "AGENTBOX_ENTRY": "/work/main.py"}
+    given = {"AGENTBOX_WALL": "jail", "AGENTBOX_PRIVATE": private, "AGENTBOX_ENTRY": f"{_WORKSPACE}/main.py"}
     _parts({**given, **_environment()}, scan(policy, 0)[0], "/", doors, code)
 
 
