@@ -84,23 +84,27 @@ def kilobytes(pid: int, name: str = "VmRSS") -> int:
 @dataclass(frozen=True)
 class HostState:
     """One look at everything a server's runs could leave behind. `groups` counts control groups that hold a process:
-    empty ones are kept to be used again."""
+    empty ones are kept to be used again. `kept` are descriptors of files of groups, `descriptors` all others."""
 
     processes: int
     mounts: tuple[str, ...]
     groups: int
     files: tuple[str, ...]
     descriptors: int
+    kept: int
 
     @classmethod
     def around(cls, server: RunningServer) -> HostState:
         boxes = server.state_dir / "boxes"
+        opened = _opened(server.pid)
+        of_groups = sum("/agentbox/" in path and path.startswith("/sys/fs/cgroup/") for path in opened)
         return cls(
             processes=len(descendants(server.pid)),
             mounts=tuple(Path("/proc/self/mounts").read_text().splitlines()),
             groups=sum(1 for group in owner_groups(server.pid) if _holds_a_process(group)),
             files=tuple(sorted(str(path) for path in boxes.rglob("*"))),
-            descriptors=len(os.listdir(f"/proc/{server.pid}/fd")),
+            descriptors=len(opened) - of_groups,
+            kept=of_groups,
         )
 
     @classmethod
@@ -114,6 +118,14 @@ class HostState:
 
         until(is_still, "the warm pool came to no rest")
         return cls.around(server)
+
+
+def _opened(pid: int) -> list[str]:
+    found = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return found
 
 
 def _holds_a_process(group: Path) -> bool:
@@ -138,9 +150,12 @@ def leaves_nothing(server: RunningServer) -> Iterator[None]:
         for name in ("mounts", "files"):
             if changed := set(getattr(after, name)) ^ set(getattr(before, name)):
                 found[name] = sorted(changed)
-        # Keep-alive connections of clients come and go, and a few control groups are kept to be used again.
-        if after.descriptors > before.descriptors + 50:
+        # Keep-alive connections of clients come and go; boxes would leave several descriptors each.
+        if after.descriptors > before.descriptors + 12:
             found["descriptors"] = (before.descriptors, after.descriptors)
+        # A few control groups are kept, with up to eight descriptors each.
+        if after.kept > before.kept + 50:
+            found["kept"] = (before.kept, after.kept)
         return found
 
     with contextlib.suppress(AssertionError):

@@ -128,20 +128,9 @@ def _build_view(nursery: dict[str, Any], trees: dict[str, int], library: int) ->
     for path in nursery["places"]:
         # A box puts a file of its own over each.
         view.write_file(path, b"")
-    for path, text in (*plan["files"], *nursery["files"]):
-        with step(f"write {path}"):
-            view.write_file(path, text.encode())
     with step("write the library"):
         view.write_file(nursery["library"], _content(library))
-    for path, target in plan["links"]:
-        with step(f"link {path}"):
-            os.makedirs(os.path.dirname(f".{path}"), exist_ok=True)
-            os.symlink(target, f".{path}")
-    for target, tree in trees.items():
-        with step(f"mount {target}"):
-            view.make_mount_point(f".{target}", tree)
-            mounts.attach(tree, f".{target}")
-            os.close(tree)
+    root.fill({**plan, "files": [*plan["files"], *nursery["files"]]}, trees)
     with step("mount /proc"):
         os.makedirs("./proc", exist_ok=True)
         flags = mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC

@@ -207,6 +207,14 @@ static int tell(int sock, struct head head, const char *text, const int *descrip
 	return sent < 0 ? -1 : 0;
 }
 
+// Say how a process ended, with what it used: processor time in microseconds, the most memory in kilobytes.
+static void tell_end(uint32_t op, uint32_t id, int status, const struct rusage *used)
+{
+	int64_t cpu = (used->ru_utime.tv_sec + used->ru_stime.tv_sec) * 1000000ll + used->ru_utime.tv_usec
+		+ used->ru_stime.tv_usec;
+	tell(OWNER_FD, (struct head){op, id, status, cpu, used->ru_maxrss, 0}, NULL, NULL, 0);
+}
+
 static int drop_capabilities(void)
 {
 	struct __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};

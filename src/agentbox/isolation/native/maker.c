@@ -339,10 +339,8 @@ static void reap(void)
 			if (children[i].pid == pid) {
 				struct child ended = children[i];
 				children[i] = children[--n_children];
-				int64_t cpu = (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000ll
-					+ used.ru_utime.tv_usec + used.ru_stime.tv_usec;
 				if (ended.op != 'b')
-					tell(OWNER_FD, (struct head){ended.op, ended.id, status, cpu, used.ru_maxrss, 0}, NULL, NULL, 0);
+					tell_end(ended.op, ended.id, status, &used);
 				break;
 			}
 }

@@ -24,9 +24,7 @@ static void reap(void)
 	while ((pid = wait4(-1, &status, WNOHANG, &used)) > 0)
 		for (int i = 0; i < n_children; i++)
 			if (children[i].pid == pid) {
-				int64_t cpu = (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000ll
-					+ used.ru_utime.tv_usec + used.ru_stime.tv_usec;
-				tell(OWNER_FD, (struct head){'x', children[i].id, status, cpu, used.ru_maxrss, 0}, NULL, NULL, 0);
+				tell_end('x', children[i].id, status, &used);
 				children[i] = children[--n_children];
 				break;
 			}
