@@ -25,15 +25,16 @@ else:
 MAX_FRAME_BYTES = 1 << 20
 MAX_DEPTH = 64
 HEADER_BYTES = 4
-# `count` asks and is not recorded, so it always waits.
-KINDS = frozenset({"effect", "observe", "deny", "count"})
+# `count` and `serve` ask and are not recorded, so they always wait.
+KINDS = frozenset({"effect", "observe", "deny", "count", "keep", "serve"})
+_ASKING = frozenset({"count", "serve"})
 _MAX_ID = (1 << 53) - 1
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz")
 _NAME_CHARACTERS = _LETTERS | frozenset("0123456789_")
 _MAX_NAME_CHARACTERS = 64
 _MAX_KNOWN_OPS = 256
 _known_ops: set[str] = set()
-_REQUEST_FIELDS = frozenset({"id", "ack", "kind", "op", "args", "result", "lane"})
+_REQUEST_FIELDS = frozenset({"id", "ack", "kind", "op", "args", "result", "lane", "at"})
 
 
 class FrameError(ValueError):
@@ -45,10 +46,10 @@ class FrameError(ValueError):
 
 
 class Request:
-    """What a guest says it did. `ack`: it waits for an answer with this `id`."""
+    """What a guest says it did. `ack`: it waits for an answer with this `id`. `at`: where its program stands."""
 
     # One is made for each frame.
-    __slots__ = ("ack", "args", "id", "kind", "lane", "op", "result")
+    __slots__ = ("ack", "args", "at", "id", "kind", "lane", "op", "result")
 
     def __init__(
         self,
@@ -59,7 +60,9 @@ class Request:
         result: Any = None,
         lane: Optional[str] = None,  # noqa: UP045 - Python 3.9
         ack: bool = False,
+        at: Optional[dict[str, Any]] = None,  # noqa: UP045 - Python 3.9
     ) -> None:
+        self.at = at
         self.id = id
         self.kind = kind
         self.op = op
@@ -85,6 +88,8 @@ class Request:
             found["lane"] = self.lane
         if self.ack:
             found["ack"] = True
+        if self.at is not None:
+            found["at"] = self.at
         return found
 
 
@@ -125,14 +130,24 @@ def encode(message: dict[str, Any]) -> bytes:
     return _length_bytes(len(body), HEADER_BYTES, "little") + body
 
 
-def answer(request_id: int, *, ok: bool = True, result: Any = None, error: str = "", denied: bool = False) -> bytes:
+def answer(
+    request_id: int,
+    *,
+    ok: bool = True,
+    result: Any = None,
+    error: str = "",
+    denied: bool = False,
+    diverged: bool = False,
+) -> bytes:
     """The frame by which the host answers: `ok`, with a result for a replayed effect or granted bytes, or why not;
-    `denied` when the policy is why."""
+    `denied` when the policy is why, `diverged` when a replay does not go as what was recorded."""
     message: dict[str, Any] = {"id": request_id, "ok": ok}
     if result is not None:
         message["result"] = result
     if denied:
         message["denied"] = True
+    if diverged:
+        message["diverged"] = True
     if error:
         message["error"] = error
     return encode(message)
@@ -203,13 +218,14 @@ class FrameParser:
 def request_of(message: dict[str, Any]) -> Request:
     """A message as a request of a guest. Raises FrameError `fields`, naming nothing of what it held."""
     found = message.get
-    number, kind, op, args, lane, ack = (
+    number, kind, op, args, lane, ack, at = (
         found("id"),
         found("kind"),
         found("op"),
         found("args"),
         found("lane"),
         found("ack", False),
+        found("at"),
     )
     if not (
         message.keys() <= _REQUEST_FIELDS
@@ -218,15 +234,16 @@ def request_of(message: dict[str, Any]) -> Request:
         and type(ack) is bool
         and type(kind) is str
         and kind in KINDS
-        and (kind != "count" or ack)
+        and (kind not in _ASKING or ack)
         and type(op) is str
         and len(op) <= _MAX_NAME_CHARACTERS
         and (op in _known_ops or _is_op(op))
         and type(args) is dict
         and (lane is None or (type(lane) is str and len(lane) <= _MAX_NAME_CHARACTERS))
+        and (at is None or type(at) is dict)
     ):
         raise FrameError("fields")
-    return Request(number, kind, op, args, found("result"), lane, ack)
+    return Request(number, kind, op, args, found("result"), lane, ack, at)
 
 
 def message_of(body: bytes) -> dict[str, Any]:

@@ -11,8 +11,8 @@ const { Socket } = net;
 const { stringify, parse } = JSON;
 const MAX_FRAME_BYTES = 1 << 20;
 const MAX_DEPTH = 64;
-const KINDS = new Set(['effect', 'observe', 'deny', 'count']);
-const FIELDS = new Set(['id', 'ack', 'kind', 'op', 'args', 'result', 'lane']);
+const KINDS = new Set(['effect', 'observe', 'deny', 'count', 'keep', 'serve']);
+const FIELDS = new Set(['id', 'ack', 'kind', 'op', 'args', 'result', 'lane', 'at']);
 const OP = /^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$/;
 const pause = new Int32Array(new SharedArrayBuffer(4));
 const SPINS = 200;
@@ -111,14 +111,15 @@ function check(text) {
 // Throws unless a message is a request of a guest.
 function requestOf(message) {
   const plain = (value) => value !== null && typeof value === 'object' && !Array.isArray(value);
-  const { id, ack = false, kind, op, args, lane = null } = message;
+  const { id, ack = false, kind, op, args, lane = null, at = null } = message;
   const right = Object.keys(message).every((name) => FIELDS.has(name))
     && Number.isSafeInteger(id) && id >= 0 && typeof ack === 'boolean' && KINDS.has(kind)
-    && (kind !== 'count' || ack)
+    && ((kind !== 'count' && kind !== 'serve') || ack)
     && typeof op === 'string' && op.length <= 64 && OP.test(op) && plain(args)
-    && (lane === null || (typeof lane === 'string' && lane.length <= 64));
+    && (lane === null || (typeof lane === 'string' && lane.length <= 64))
+    && (at === null || plain(at));
   if (!right) throw new FrameError('fields');
-  return { id, ack, kind, op, args, result: message.result, lane };
+  return { id, ack, kind, op, args, result: message.result, lane, at };
 }
 
 // One thread's connection, made at its first effect.
