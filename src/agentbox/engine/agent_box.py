@@ -126,8 +126,11 @@ class AgentBox:
         except ConfinementError as error:
             raise _explained(error) from error
 
-    def environment(self, given: Mapping[str, str], *, observe: bool) -> dict[str, str]:
-        """The command's variables out of the caller's own: what the policy passes, and what the guard needs."""
+    def environment(
+        self, given: Mapping[str, str], *, observe: bool, seed: str = "", mode: str = "record"
+    ) -> dict[str, str]:
+        """The command's variables out of the caller's own: what the policy passes, and what the guard needs. With a
+        `seed` clocks and randomness are such as a replay can give again; `mode` is `record` or `replay`."""
         passed = {
             name: value
             for name, value in given.items()
@@ -144,19 +147,22 @@ class AgentBox:
         }
         kind, root, entry = self._view.kind, self._directory, self._view.script
         if outside is None:
-            return guarded_environment(base, kind=kind, root=root, entry=entry, enforce=not observe)
+            return guarded_environment(
+                base, kind=kind, root=root, entry=entry, enforce=not observe, seed=seed, mode=mode
+            )
         return injection(
             kind,
             self._guard,
             outside.channel,
             outside.policy,
             root,
-            "record",
+            mode,
             not observe,
             base,
             wall="none",
             private=(outside.scratch,),
             entry=entry,
+            seed=seed,
             node_flags=() if observe else self._node_flags(outside, entry),
         )
 

@@ -11,8 +11,12 @@ import sys
 import agentbox
 from agentbox.engine.agent_run import AgentOutcome
 from agentbox.engine.guarding import held_by_guard_alone, notes_on_guard_alone
+from agentbox.engine.keeping import Keeping, blobs_of
+from agentbox.engine.output import Stream, descriptors, streams_of_this_process
+from agentbox.engine.processes import Processes
 from agentbox.engine.recorder import Recorder
 from agentbox.engine.signals import Signals
+from agentbox.engine.starting_point import starting_point
 from agentbox.engine.startup_files import StartupFiles, in_words
 from agentbox.engine.terminal import Terminal
 from agentbox.errors import AgentboxError, ConfinementError, InvalidRequestError
@@ -40,6 +44,9 @@ if TYPE_CHECKING:
     from agentbox.trace.keys import KeyStore, SigningKey
 
     OpenWayOut = Callable[[OnEvent], Awaitable[WayOut]]
+
+
+_UNREAD_SECONDS = 5
 
 
 def _meanwhile(key: SigningKey) -> None:
@@ -74,6 +81,8 @@ class Session:
         self._run_files = run_files
         self._key = key
         self._broken = asyncio.Event()
+        self._streams: list[Stream] = []
+        self._seed = os.urandom(32).hex()
         run = Run(
             id=os.urandom(16).hex(),
             policy_sha256=request.policy.policy_sha256,
@@ -82,11 +91,21 @@ class Session:
                 "agentbox": agentbox.__version__,
                 "python": sys.version.split()[0],
                 "checkpoint": False,
+                "random_seed": self._seed,
+                **starting_point(request, view),
             },
         )
         self._writer = TraceWriter(run_files.trace, run, key, Ledger(keys.ledger), descriptor=run_files.take())
         run_files.link()
-        self._recorder = Recorder(self._writer, lambda _: self._broken.set(), only_denials=request.witness == "off")
+        self._keeping = Keeping(blobs_of(run_files.trace, explicit=request.trace is not None))
+        self._processes = Processes()
+        self._recorder = Recorder(
+            self._writer,
+            lambda _: self._broken.set(),
+            only_denials=request.witness == "off",
+            keeping=self._keeping,
+            processes=self._processes,
+        )
         building.on_spawn = self._seen
         self._outcome = AgentOutcome(1, run_files.trace, {}, run.id, warnings=lent.warnings)
 
@@ -130,6 +149,7 @@ class Session:
                 self._look_for_startup_files()
             if self._planned.outside is not None:
                 self._planned.outside.close()
+            details |= {stream.name: stream.record(self._keeping) for stream in self._streams}
             await self._recorder.finish(code, details)
             if removing is not None:
                 await removing
@@ -200,6 +220,7 @@ class Session:
             await meanwhile
             if relaying is not None:
                 await relaying
+            await self._pass_on_the_rest(in_time=ending is not None)
         finally:
             watch.cancel()
             if terminal is not None:
@@ -211,12 +232,21 @@ class Session:
 
     async def _start(self, box: LiveBox, terminal: Terminal | None) -> tuple[int, asyncio.Future[CommandExit], int]:
         argv = [self._view.path, *self._view.arguments]
-        environment = self._planned.environment(self._request.environment, observe=self._request.observe)
+        environment = self._planned.environment(
+            self._request.environment, observe=self._request.observe, seed=self._seed
+        )
         directory = self._request.directory
         try:
             if terminal is None:
-                return *await box.start_with_signals(argv, environment, directory, (0, 1, 2)), -1
-            return await box.start_on_terminal(argv, environment, directory, terminal.size(), terminal.instead)
+                self._streams = streams_of_this_process()
+                for stream in self._streams:
+                    stream.open()
+                started = *await box.start_with_signals(argv, environment, directory, descriptors(self._streams)), -1
+            else:
+                self._streams = [terminal.output]
+                started = await box.start_on_terminal(argv, environment, directory, terminal.size(), terminal.instead)
+            self._processes.started(box.pid_of(started[0]))
+            return started
         except OSError as error:
             hint = "check that this host can run it"
             if error.errno == errno.ENOEXEC:
@@ -224,3 +254,13 @@ class Session:
             raise InvalidRequestError(
                 f"{self._request.argv[0]} cannot be executed: {os.strerror(error.errno or errno.EINVAL)}", hint=hint
             ) from error
+        finally:
+            for stream in self._streams:
+                stream.given()
+
+    async def _pass_on_the_rest(self, *, in_time: bool) -> None:
+        """What the command wrote last. Whoever reads it may take all the time, unless the run's own was over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if in_time else _UNREAD_SECONDS):
+                for stream in self._streams:
+                    await stream.finish()

@@ -46,22 +46,30 @@ class Guards:
 
 
 def guarded_environment(
-    base: Mapping[str, str], *, kind: str, root: str, entry: str, enforce: bool = True
+    base: Mapping[str, str],
+    *,
+    kind: str,
+    root: str,
+    entry: str,
+    enforce: bool = True,
+    seed: str = "",
+    mode: str = "record",
 ) -> dict[str, str]:
     """`base` with what loads the guard into an interpreter inside a box. `root` is where relative paths of rules begin,
-    `entry` the script, both as the box sees them."""
+    `entry` the script, both as the box sees them. `seed` and `mode`: see `injection`."""
     return injection(
         kind,
         GUARD_DIR,
         CHANNEL,
         POLICY,
         root,
-        "record",
+        mode,
         enforce,
         base,
         wall="jail",
         private=(TEMPORARY, SHARED_MEMORY),
         entry=entry,
+        seed=seed,
     )
 
 

@@ -17,12 +17,17 @@ from agentbox.trace.record import RUN_END
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from typing import Any
 
     from agentbox.egress.events import EgressEvent
     from agentbox.engine.counting import Counting
+    from agentbox.engine.keeping import Keeping
+    from agentbox.engine.processes import Processes
     from agentbox.trace import frames
+
+    # Asked before something happens, by the guest that waits; gives the members of the answer besides `id`.
+    Question = Callable[[frames.Request, int], Awaitable[dict[str, Any]]]
     from agentbox.trace.prepared import Prepared
     from agentbox.trace.writer import Head, TraceWriter
 
@@ -41,6 +46,8 @@ _STREAM_SECONDS = 0.002
 _PAUSE_SECONDS = 0.001
 # After the box is dead, what its guards had written is still in the sockets; this bounds a wait that should be none.
 _DRAIN_SECONDS = 5
+MAIN = "main"
+PROC_RESULT = "proc.result"
 _WITNESSED = {"open_read": "fs.open_read", "open_write": "fs.open_write", "connect": "net.connect"}
 
 
@@ -48,7 +55,10 @@ class Recorder:
     """Writes one trace. `on_failure` is called once when nothing more can be recorded: the run must end then.
 
     With `only_denials`, what the exec judge allowed is not recorded. `on_denial` gets operation, arguments and index of
-    each denial that guards claim or that counting gave, of equal ones those of the first.
+    each denial that guards claim or that counting gave, of equal ones those of the first. `keeping` takes what is too
+    large for a record, in a run that is recorded for a replay; `processes` tells the command's own process and its
+    forks from other programs. `questions` answer, by operation, effects that a guest asks about before they happen; all
+    others may happen.
     """
 
     def __init__(
@@ -58,7 +68,13 @@ class Recorder:
         *,
         only_denials: bool = False,
         on_denial: Callable[[str, dict[str, Any], int], None] = lambda *_: None,
+        keeping: Keeping | None = None,
+        processes: Processes | None = None,
+        questions: Mapping[str, Question] | None = None,
     ) -> None:
+        self._keeping = keeping
+        self._processes = processes
+        self._questions = questions or {}
         self._only_denials = only_denials
         self._writer = writer
         self._on_failure = on_failure
@@ -94,6 +110,8 @@ class Recorder:
     def seen(self, message: dict[str, Any]) -> int | None:
         """Record what the exec judge and the kernel witness report; the index of the record if it is a denial, and the
         first of its kind."""
+        if self._processes is not None and "spawn" in message:
+            self._processes.started(message["spawn"]["pid"])
         if "witness" in message:
             report = message["witness"]
             args = {name: value for name, value in report.items() if name not in ("pid", "op")}
@@ -190,6 +208,7 @@ class Recorder:
         connection.setblocking(False)
         pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, 12))
         self._next_holder = holder = self._next_holder + 1
+        is_other = self._processes is not None and self._processes.is_other_program(pid)
         from agentbox.trace import frames
 
         parser = frames.FrameParser()
@@ -206,6 +225,8 @@ class Recorder:
                                 self._add(*known, pid)
                                 continue
                             request = frames.request_of(frames.message_of(body))
+                            if is_other:
+                                request.lane = f"!{request.lane or MAIN}"
                             if _is_one_way(request):
                                 self._told(pid, body, request)
                                 continue
@@ -230,6 +251,8 @@ class Recorder:
         finally:
             if self._counting is not None:
                 self._counting.release(holder)
+            if self._keeping is not None:
+                self._keeping.forget(holder)
 
     def _told(self, pid: int, body: bytes, request: frames.Request) -> None:
         """Record what needs no answer and is not counted. The same frame may come again."""
@@ -261,11 +284,25 @@ class Recorder:
                 return {"ok": False, "error": "nothing is counted in this run"}
             granted, why = await counting.grow(args.get("path"), args.get("identity"), args.get("size"), holder)
             return self._refused("write", request, pid, why) if why else {"ok": True, "result": {"size": granted}}
+        if request.kind == "keep":
+            if self._keeping is not None:
+                self._keeping.piece(holder, args)
+            return {"ok": True}
+        if request.kind == "serve":
+            return {"ok": False, "error": "nothing is served while a run is recorded"}
+        if request.kind == "effect" and request.result is None and request.ack:
+            question = self._questions.get(request.op)
+            return await question(request, pid) if question is not None else {"ok": True}
         if counting is not None and args.get("once") is True and request.op == "fs.open_read":
             why = counting.read_once(args.get("identity"))
             if why:
                 return self._refused("read", request, pid, why)
-        self._claimed(request, pid)
+        if self._keeping is not None:
+            request.args = self._keeping.resolved(holder, args)
+            request.result = self._keeping.resolved(holder, request.result)
+        index = self._claimed(request, pid)
+        if request.op == "proc.spawn" and index is not None:
+            return {"ok": True, "result": {"spawn": index}}
         return {"ok": True}
 
     def _refused(self, op: str, request: frames.Request, pid: int, why: str) -> dict[str, Any]:
@@ -276,11 +313,12 @@ class Recorder:
         self._denied(op, denied, "supervisor", pid, request.lane)
         return {"ok": False, "denied": True, "error": f"policy denies {op} {target}"}
 
-    def _claimed(self, request: frames.Request, pid: int) -> None:
+    def _claimed(self, request: frames.Request, pid: int) -> int | None:
+        """Record a claim; its index, None when it was not recorded by itself."""
         if request.kind == "deny":
             self._denied(request.op, request.args, "guest", pid, request.lane)
-            return
-        self._append(request.kind, request.op, request.args, "guest", pid, request.lane, request.result)
+            return None
+        return self._append(request.kind, request.op, request.args, "guest", pid, request.lane, request.result)
 
     def _denied(self, op: str, args: dict[str, Any], origin: Any, pid: int, lane: str | None) -> None:
         index = self._repeats.add("deny", op, args, origin, pid, lane)
@@ -334,5 +372,10 @@ class Recorder:
 
 
 def _is_one_way(request: frames.Request) -> bool:
-    """Whether a claim needs no answer and is not counted."""
-    return request.kind in ("observe", "deny") and not request.ack and request.args.get("once") is not True
+    """Whether a claim needs no answer, is not counted, and cannot stand for larger bytes."""
+    return (
+        request.kind in ("observe", "deny")
+        and not request.ack
+        and request.args.get("once") is not True
+        and request.op != PROC_RESULT
+    )

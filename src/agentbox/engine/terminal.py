@@ -9,6 +9,7 @@ import termios
 import tty
 
 from agentbox.engine.capture import readable
+from agentbox.engine.output import Stream
 from agentbox.light import asyncio, contextlib, signal
 from agentbox.linux import terminals
 
@@ -32,6 +33,8 @@ class Terminal:
         self._typing: asyncio.Task[None] | None = None
         self._suspended: Callable[[], None] = lambda: None
         self.instead = instead
+        # What was shown on it.
+        self.output = Stream((0, 1, 2), -1)
 
     @classmethod
     def of_this_process(cls) -> Terminal | None:
@@ -98,6 +101,7 @@ class Terminal:
                     return
                 if not data:
                     return
+                self.output.take(data)
                 try:
                     await asyncio.to_thread(_write_all, self._fd, data)
                 except OSError:

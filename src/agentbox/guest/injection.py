@@ -38,6 +38,7 @@ def injection(
     wall: str = "jail",
     private: Sequence[str] = (),
     entry: str = "",
+    seed: str = "",
     node_flags: Sequence[str] = (),
 ) -> dict[str, str]:
     """The environment of a guest: `base_env` with what loads the guard into it and into what it starts.
@@ -45,7 +46,8 @@ def injection(
     `interpreter_kind` (`python`, `node` or anything else) is what the command is; a child may be another, so both ways
     are always set. `policy_path` names a file of `policy_file` (or of policy text, which is slower to start).
     `mode` is `record` or `replay`. `wall` is `jail`, or `none` when nothing but the guard is in the way. `private` are
-    directories that nobody outside sees, `entry` the entry script: both as the guest sees them. `node_flags` are words
+    directories that nobody outside sees, `entry` the entry script: both as the guest sees them. With a `seed`,
+    64 hexadecimal digits, clocks and randomness are recorded for a replay, or served in one. `node_flags` are words
     of NODE_OPTIONS that every Node keeps (see `node_flags`); the caller's own NODE_OPTIONS follow.
     """
     del interpreter_kind
@@ -70,6 +72,8 @@ def injection(
     }
     if entry:
         found["AGENTBOX_ENTRY"] = entry
+    if seed:
+        found["AGENTBOX_SEED"] = seed
     if flags:
         found["AGENTBOX_NODE_FLAGS"] = flags
     return found

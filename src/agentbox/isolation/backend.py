@@ -171,6 +171,11 @@ class LiveBox:
         """Start a program on a new terminal of the box; see Box.start_on_terminal."""
         return await self._box.start_on_terminal(argv, dict(env), cwd, size, instead)
 
+    def pid_of(self, key: int) -> int:
+        """The process of a started program; 0 where the box has processes of its own."""
+        known = getattr(self._box, "pid_of", None)
+        return 0 if known is None else int(known(key))
+
     async def signal(self, key: int, number: int) -> None:
         """Send a signal to a program's process group."""
         await self._box.signal(key, number)

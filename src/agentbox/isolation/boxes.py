@@ -223,6 +223,7 @@ class Box:
         self._channel = channel
         self._pidfd = -1
         self._next_id = 0
+        self._pids: dict[int, int] = {}
         self._started: dict[int, asyncio.Future[list[int]]] = {}
         self._exits: dict[int, asyncio.Future[CommandExit]] = {}
         self._gone = asyncio.Event()
@@ -310,6 +311,7 @@ class Box:
         while (taken := await self._channel.receive()) is not None:
             message, descriptors = taken
             if "started" in message:
+                self._pids[message["started"]] = message["pid"]
                 self._settle(self._started, message["started"], descriptors)
             elif "failed" in message:
                 error = OSError(message["errno"], message["text"])
@@ -375,6 +377,10 @@ class Box:
         message = {"argv": list(argv), "env": env, "cwd": cwd, "tty": size, "tty_instead": list(kept)}
         key, ended, (master,) = await self._start(message, list(kept.values()))
         return key, ended, master
+
+    def pid_of(self, key: int) -> int:
+        """The process of a program that was started, as this process sees it; 0 in a box with processes of its own."""
+        return 0 if self.plan.namespaces else self._pids.get(key, 0)
 
     async def signal(self, key: int, number: int) -> None:
         """Send a signal to the process group of a program."""
