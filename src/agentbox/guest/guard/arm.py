@@ -86,7 +86,9 @@ def _parts(given: dict[str, str], tables: Any, channel_path: str, doors: Any, co
     answers = Answers(tables)
     channel = Channel(channel_path)
     lanes = Lanes(not strict)
-    effects = Effects(channel, lanes, enforce, strict, replay)
+    recorded = bool(given.get("AGENTBOX_SEED"))
+    own_code = doors.hook_over.__code__.co_filename.rpartition("/guard/")[0] + "/"
+    effects = Effects(channel, lanes, enforce, strict, replay, recorded, own_code)
     private = tuple([path for path in given.get("AGENTBOX_PRIVATE", "").split(":") if path[:1] == "/"])
     targets = tuple(answers.write_targets)
 

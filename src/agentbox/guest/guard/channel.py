@@ -196,8 +196,8 @@ def _received(channel: Any, count: int) -> bytes:
 
 
 def text_of(value: Any) -> str:
-    """JSON of what a record holds: strings (`{"b64":...}` where a name is bytes that are no UTF-8), whole numbers,
-    true, false, null, lists and dictionaries of those."""
+    """JSON of what a record holds: strings (`{"b64":...}` where a name is bytes that are no UTF-8), numbers (text where
+    one is not finite), true, false, null, lists and dictionaries of those."""
     kind = type(value)
     if kind is str:
         return _string(value)
@@ -209,6 +209,9 @@ def text_of(value: Any) -> str:
         return "null"
     if kind is int:
         return int.__repr__(value)
+    if kind is float:
+        text = float.__repr__(value)
+        return f'"{text}"' if text[-1] in "fn" else text
     if kind is bytes:
         return f'{{"b64":"{base64(value)}"}}'
     if kind is dict:
@@ -229,12 +232,15 @@ def _string(text: str) -> str:
 
 
 def base64(data: bytes) -> str:
-    """Base64 without loading a module for it."""
-    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-    parts = []
-    for at in range(0, len(data), 3):
-        block = data[at : at + 3]
-        number = _FROM_BYTES(block + b"\0" * (3 - len(block)), "big")
-        letters = [alphabet[number >> shift & 63] for shift in (18, 12, 6, 0)]
-        parts.append("".join(letters[: len(block) + 1]) + "=" * (3 - len(block)))
-    return "".join(parts)
+    """Base64 of data."""
+    # Most programs never need it.
+    from binascii import b2a_base64
+
+    return b2a_base64(data, newline=False).decode("ascii")
+
+
+def from_base64(text: str) -> bytes:
+    """The data of base64. Raises ValueError."""
+    from binascii import a2b_base64
+
+    return a2b_base64(text)

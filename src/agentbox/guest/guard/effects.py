@@ -6,6 +6,7 @@ A refusal is returned, not raised: the hook raises it from a frame in which noth
 
 from __future__ import annotations
 
+import sys
 from posix import write
 
 from .channel import Channel, text_of
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _EACCES = 13
 _MAX_TARGET = 4096
+_LIBRARY = (str(getattr(sys.modules.get("encodings"), "__file__", "")).rpartition("/encodings/")[0] or "<none>") + "/"
+_PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
 @sealed
@@ -26,15 +29,28 @@ class Effects:
 
     `enforce` is false when denials are only written down; `strict` is true when there is no wall around the process,
     so that doors which a wall would hold are closed here as far as an interpreter can; `replay` asks the host before
-    everything.
+    everything; `recorded` is true in a replay and in a run that can be replayed. `own_code` is where the guard's own
+    frames come from.
     """
 
-    def __init__(self, channel: Channel, lanes: Lanes, enforce: bool, strict: bool, replay: bool) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        lanes: Lanes,
+        enforce: bool,
+        strict: bool,
+        replay: bool,
+        recorded: bool = False,
+        own_code: str = "",
+    ) -> None:
         self.channel = channel
         self.lanes = lanes
         self.enforce = enforce
         self.strict = strict
         self.replay = replay
+        self.recorded = recorded or replay
+        # Where a program stands is said by the innermost frame of none of these.
+        self._below = (*([own_code] if own_code else []), _LIBRARY, "<frozen ")
 
     def deny(self, op: str, target: str, more: Any = None) -> Any:
         """Record a denial, with `more` members beside the target. Gives the error to raise, None when denials are not
@@ -74,18 +90,28 @@ class Effects:
     def happens(self, op: str, args_text: str) -> Any:
         """Record what changes something, and wait until the host has it. Gives the error to raise when it must not
         happen."""
-        return self._asked("observe", op, args_text)[0]
+        return self.ask("observe", op, args_text)[0]
 
     def counts(self, op: str, args: Any) -> Any:
         """Ask the host for what it counts. Gives the error to raise, if any, and the bytes that it granted."""
-        refused, answer = self._asked("count", op, text_of(args))
+        refused, answer = self.ask("count", op, text_of(args))
         granted = answer.get("result")
         size = granted.get("size") if type(granted) is dict else None
         return refused, size if type(size) is int else 0
 
-    def _asked(self, kind: str, op: str, args_text: str) -> Any:
-        """The error to raise, if any, and the host's answer."""
-        members = f'"kind":"{kind}","op":"{op}","args":{args_text},"lane":{text_of(self.lanes.current())}'
+    def ask(self, kind: str, op: str, args_text: str, lane: Any = None, more: Any = None) -> Any:
+        """Ask the host, in `lane` or the caller's own: the error to raise, if any, and the answer. `more` are members
+        of `at` in a replay."""
+        if lane is None:
+            lane = self.lanes.current()
+        if self.replay:
+            if lane[-1:] == ">" and kind != "count":
+                # What a served effect does inside itself was not compared when it was recorded either.
+                return None, {}
+            at = text_of({**self.place(), **(more or {})})
+            members = f'"kind":"{kind}","op":"{op}","args":{args_text},"lane":{text_of(lane)},"at":{at}'
+        else:
+            members = f'"kind":"{kind}","op":"{op}","args":{args_text},"lane":{text_of(lane)}'
         try:
             answer = self.channel.ask(members)
         except OSError as error:
@@ -94,10 +120,31 @@ class Effects:
             return None, answer
         text = str(answer.get("error") or op + " is refused by the host")
         text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+        if answer.get("diverged") is True:
+            return named_error("ReplayDivergence", text), answer
+        if answer.get("checkpoint") is True:
+            return named_error("CheckpointError", text), answer
         if answer.get("denied") is True and not self.enforce:
             self._would(text.removeprefix("policy denies "))
             return None, answer
         return refusal(f"agentbox: {text}"), answer
+
+    def record(self, op: str, args_text: str, result_text: str, lane: Any = None) -> None:
+        """Record an effect that has happened, with its result."""
+        lane = text_of(self.lanes.current() if lane is None else lane)
+        body = f'{{"id":0,"kind":"effect","op":"{op}","args":{args_text},"result":{result_text},"lane":{lane}}}'
+        self.channel.send(body.encode("ascii"))
+
+    def place(self) -> Any:
+        """Where the program stands: file and line of the innermost frame that is neither the standard library's nor
+        the guard's."""
+        frame = sys._getframe(1)
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if not name.startswith(self._below) or (name.startswith(_LIBRARY) and _is_package(name)):
+                return {"file": name, "line": frame.f_lineno or 0}
+            frame = frame.f_back  # type: ignore[assignment]
+        return {}
 
     def body(self, op: str, args_text: str) -> bytes:
         """An observation as bytes, up to where the lane stands; it may be kept and sent again."""
@@ -118,3 +165,27 @@ def refusal(text: str) -> PermissionError:
     error = PermissionError(text)
     error.errno = _EACCES
     return error
+
+
+class ReplayDivergence(RuntimeError):  # noqa: N818
+    """A replay went another way than its record; the host ends it, whatever the program does with this."""
+
+
+class CheckpointError(PermissionError):
+    """A checkpoint could not be taken, so nothing was changed."""
+
+
+for _kind in (ReplayDivergence, CheckpointError):
+    _kind.__module__ = "agentbox"
+_ERRORS = {kind.__name__: kind for kind in (ReplayDivergence, CheckpointError)}
+
+
+def named_error(name: str, text: str) -> Any:
+    """An error of agentbox by its name: of the public class where the program has loaded that."""
+    loaded = sys.modules.get("agentbox.errors")
+    kind = loaded.__dict__.get(name) if type(loaded) is type(sys) else None
+    return (kind if type(kind) is type and issubclass(kind, BaseException) else _ERRORS[name])(text)
+
+
+def _is_package(name: str) -> bool:
+    return any(part in name for part in _PACKAGES)

@@ -36,6 +36,24 @@ class Lanes:
         self._children: dict[str, int] = {}
         self._unnamed = 0
         self._loaded = sys.modules
+        # Threads that are inside an effect which is recorded as one, by how deep.
+        self._inside: dict[int, int] = {}
+
+    def enter(self) -> None:
+        """This thread begins an effect that is recorded as one: what it does inside has a lane of its own."""
+        me = get_ident()
+        self._inside[me] = self._inside.get(me, 0) + 1
+
+    def leave(self) -> None:
+        """The effect is over."""
+        me = get_ident()
+        depth = self._inside.pop(me, 1) - 1
+        if depth:
+            self._inside[me] = depth
+
+    def is_inside(self) -> bool:
+        """Whether this thread is inside such an effect."""
+        return bool(self._inside) and get_ident() in self._inside
 
     def thread_starts(self, function: Any) -> None:
         """A thread will run `function`: its lane follows from the one that starts it."""
@@ -61,7 +79,12 @@ class Lanes:
         return str(lane)
 
     def current(self) -> str:
-        """The lane of the caller: its thread's, or its task's."""
+        """The lane of the caller: its thread's, or its task's; with `>` behind it inside an effect."""
+        if self._inside and get_ident() in self._inside:
+            return self._outside()[: _MAX_CHARACTERS - 1] + ">"
+        return self._outside()
+
+    def _outside(self) -> str:
         lane = self.of_thread()
         if not self._with_event_loops:
             return lane
