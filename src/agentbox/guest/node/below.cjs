@@ -8,8 +8,8 @@ const Module = require('node:module');
 const { resolve } = require('node:path');
 const v8 = require('node:v8');
 
+const { dressed } = require('./dressing.cjs');
 const { AgentboxPolicyError } = require('./effects.cjs');
-const { dressed } = require('./files.cjs');
 const { BELOW } = require('./loading.cjs');
 const { plainPath, textOf } = require('./resolve.cjs');
 

@@ -3,15 +3,15 @@
 'use strict';
 
 const fs = require('node:fs');
-const { createHash } = require('node:crypto');
 const pathModule = require('node:path');
 
 const { isBelow, covers } = require('./policy.cjs');
 const resolving = require('./resolve.cjs');
+const { hashOf } = require('./hashing.cjs');
+const { ReplayDivergence } = require('./tape.cjs');
 
-const { HALF, identityOf, lookAt, named, native } = resolving;
-const { closeSync, fstatSync, openSync, readSync, writeSync } = fs;
-const MAX_HASHED_BYTES = 1_000_000;
+const { HALF, identityOf, lookAt, named } = resolving;
+const { writeSync } = fs;
 const MAX_TARGET = 4096;
 const MAX_UNSEEN = 10_000;
 const CODE = /\.(?:js|cjs|mjs|json|node|ts|mts|cts|wasm|map)$/;
@@ -23,18 +23,6 @@ const FILES = new Set(['/etc/localtime', '/etc/timezone', '/etc/mime.types', '/e
   '/dev/urandom', '/dev/tty', '/dev/ptmx']);
 const OF_SELF = new Set(['status', 'stat', 'statm', 'maps', 'cmdline', 'comm', 'limits', 'cgroup', 'mounts', 'mountinfo',
   'io', 'fd', 'oom_score', 'oom_score_adj', 'environ', 'exe', 'smaps', 'smaps_rollup']);
-
-function content(path) {
-  const descriptor = openSync(native(path), fs.constants.O_RDONLY | fs.constants.O_NOFOLLOW | fs.constants.O_NONBLOCK);
-  try {
-    const data = Buffer.alloc(fstatSync(descriptor).size);
-    let at = 0;
-    for (let more = -1; more !== 0 && at < data.length; at += more) more = readSync(descriptor, data, at, data.length - at, null);
-    return data.subarray(0, at);
-  } finally {
-    closeSync(descriptor);
-  }
-}
 
 // Text that may hold bytes that are no UTF-8, as a person sees it.
 const printable = (text) => text.replace(new RegExp(HALF, 'gu'), (half) => `\\x${(half.charCodeAt(0) & 0xff).toString(16)}`);
@@ -58,8 +46,10 @@ class AgentboxPolicyError extends Error {
 const granted = (answer) => (Number.isSafeInteger(answer.result?.size) ? answer.result.size : 0);
 
 class Effects {
-  constructor({ answers, channel, enforce, strict, replay, privates, entry }) {
-    Object.assign(this, { answers, channel, enforce, strict, replay, privates });
+  // `tape` is that of a run that is recorded for a replay, or replayed; null for any other.
+  constructor({ answers, channel, enforce, strict, tape, privates, entry }) {
+    Object.assign(this, { answers, channel, enforce, strict, tape, privates });
+    this.replay = tape?.replay ?? false;
     this.entryDirectory = entry ? pathModule.dirname(entry) : '';
     this.lent = answers.lent.filter((base) => privates.some((root) => isBelow(base, root)));
     this.once = new Set();
@@ -89,14 +79,14 @@ class Effects {
     }
   }
 
-  observed(op, args) {
-    if (this.replay) this.happens(op, args);
-    else this.channel.send('observe', op, args);
+  observed(op, args, where) {
+    if (this.replay) this.happens(op, args, where);
+    else this.channel.send('observe', op, args, where);
   }
 
-  // Record what changes something, and go on when the host has it.
-  happens(op, args) {
-    this.asked('observe', op, args);
+  // Record what changes something, and go on when the host has it; its answer. `where` may name another lane.
+  happens(op, args, where) {
+    return this.asked('observe', op, args, where);
   }
 
   // Ask for what the host counts; how many bytes it grants.
@@ -104,14 +94,15 @@ class Effects {
     return granted(this.asked('count', op, args));
   }
 
-  asked(kind, op, args) {
+  asked(kind, op, args, where) {
     let answer;
     try {
-      answer = this.channel.ask(kind, op, args);
+      answer = this.channel.ask(kind, op, args, where);
     } catch (error) {
       throw new AgentboxPolicyError(`agentbox: ${op} is refused because the host cannot record it: ${error.message}`);
     }
     if (answer.ok === true) return answer;
+    if (answer.diverged === true) throw new ReplayDivergence(`agentbox: ${answer.error}`);
     const reason = printable(String(answer.error || `${op} is refused by the host`));
     if (answer.denied !== true || this.enforce) throw new AgentboxPolicyError(`agentbox: ${reason}`);
     this.wouldDeny(reason.replace(/^policy denies /, ''));
@@ -145,8 +136,9 @@ class Effects {
     return proc === 'proc' && (pid === 'self' || pid === String(process.pid)) && (!name || OF_SELF.has(name));
   }
 
-  // Throw unless a path may be read; record that it is. `text` is that of a plain path, null for what is none.
-  read(text, record = true) {
+  // Throw unless a path may be read; record that it is. `text` is that of a plain path, null for what is none; `where`
+  // may name another lane for the record.
+  read(text, record = true, where = undefined) {
     if (text === null) return;
     const { full, found } = this.resolve(text);
     const identity = found && identityOf(found);
@@ -160,7 +152,7 @@ class Effects {
       if (!this.isViewed(full) && !(found?.isDirectory() && !this.strict)) this.deny('read', full);
       return;
     }
-    if (record) this.recordRead(full, found, identity);
+    if (record) this.recordRead(full, found, identity, where);
   }
 
   // Whether a path may be looked at: whether it exists, and how large it is.
@@ -176,25 +168,23 @@ class Effects {
     return false;
   }
 
-  recordRead(full, found, identity) {
+  recordRead(full, found, identity, where) {
     const path = named(full);
     if (!found) {
-      this.observed('fs.open_read', { path, exists: false });
+      this.observed('fs.open_read', { path, exists: false }, where);
       return;
     }
     if (found.isDirectory()) return;
     const args = { path };
-    if (found.isFile() && found.size <= MAX_HASHED_BYTES) {
+    if (found.isFile()) {
       try {
-        args.sha256 = createHash('sha256').update(content(full)).digest('hex');
+        args.sha256 = hashOf(full, found);
       } catch {
         args.size = Number(found.size);
       }
-    } else if (found.isFile()) {
-      args.size = Number(found.size);
     }
-    if (this.isCounted(full, identity)) this.happens('fs.open_read', { ...args, identity, once: true });
-    else this.observed('fs.open_read', args);
+    if (this.isCounted(full, identity)) this.happens('fs.open_read', { ...args, identity, once: true }, where);
+    else this.observed('fs.open_read', args, where);
   }
 
   isCounted(full, identity) {

@@ -5,6 +5,7 @@
 const fs = require('node:fs');
 
 const { Caps } = require('./caps.cjs');
+const { dressed } = require('./dressing.cjs');
 const { identityOf, named, native, plainPath, resolve, textOf } = require('./resolve.cjs');
 
 const { O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_APPEND } = fs.constants;
@@ -239,15 +240,4 @@ function install(effects) {
   caps.install(askDescriptor, dressed);
 }
 
-function dressed(function_, real) {
-  Object.defineProperty(function_, 'name', { value: real.name });
-  Object.defineProperty(function_, 'length', { value: real.length });
-  for (const key of Reflect.ownKeys(real)) {
-    if (!['name', 'length', 'prototype', 'arguments', 'caller', 'native'].includes(key)) {
-      Object.defineProperty(function_, key, Object.getOwnPropertyDescriptor(real, key));
-    }
-  }
-  return function_;
-}
-
-module.exports = { dressed, install };
+module.exports = { install };

@@ -1,21 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Frames of spec/frames, and the guard's end of the channel: synchronous, over a socket whose descriptor is written to.
+// Frames of spec/frames: messages as bytes.
 'use strict';
 
-const fs = require('node:fs');
-const net = require('node:net');
-
-const { writeSync, readSync } = fs;
-const { connect } = net.Socket.prototype;
-const { Socket } = net;
 const { stringify, parse } = JSON;
 const MAX_FRAME_BYTES = 1 << 20;
 const MAX_DEPTH = 64;
 const KINDS = new Set(['effect', 'observe', 'deny', 'count', 'keep', 'serve']);
 const FIELDS = new Set(['id', 'ack', 'kind', 'op', 'args', 'result', 'lane', 'at']);
 const OP = /^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$/;
-const pause = new Int32Array(new SharedArrayBuffer(4));
-const SPINS = 200;
 
 class FrameError extends Error {
   constructor(reason) {
@@ -122,90 +114,4 @@ function requestOf(message) {
   return { id, ack, kind, op, args, result: message.result, lane, at };
 }
 
-// One thread's connection, made at its first effect.
-class Channel {
-  constructor(path, lane) {
-    this.path = path;
-    this.lane = lane;
-    this.number = 0;
-    this.socket = null;
-  }
-
-  send(kind, op, args) {
-    try {
-      this.write(encode({ id: 0, kind, op, args, lane: this.lane }));
-    } catch {
-      // A host that is gone is no reason to stop what needs no answer.
-      this.drop();
-    }
-  }
-
-  // The host's answer; throws when there is none: then nothing that must be recorded may happen.
-  ask(kind, op, args) {
-    const id = ++this.number;
-    try {
-      this.write(encode({ id, kind, op, args, lane: this.lane, ack: true }));
-      const answer = parse(this.read(this.read(4).readUInt32LE(0)).toString('utf8'));
-      if (answer.id !== id) throw new FrameError('fields');
-      return answer;
-    } catch (error) {
-      this.drop();
-      throw error;
-    }
-  }
-
-  descriptor() {
-    if (this.socket === null) {
-      const socket = new Socket();
-      socket.on('error', () => {});
-      connect.call(socket, { path: this.path });
-      const handle = socket._handle;
-      if (!handle || handle.fd < 0) throw new FrameError('channel');
-      socket.pause();
-      socket.unref();
-      this.socket = socket;
-      this.handle = handle;
-    }
-    return this.handle.fd;
-  }
-
-  drop() {
-    const { socket } = this;
-    this.socket = null;
-    try {
-      socket?.destroy();
-    } catch {
-      // It was closed by the program.
-    }
-  }
-
-  write(frame) {
-    const descriptor = this.descriptor();
-    for (let at = 0; at < frame.length;) {
-      try {
-        at += writeSync(descriptor, frame, at);
-      } catch (error) {
-        if (error.code !== 'EAGAIN') throw error;
-        Atomics.wait(pause, 0, 0, 1);
-      }
-    }
-  }
-
-  read(count) {
-    const data = Buffer.alloc(count);
-    let spins = 0;
-    for (let at = 0; at < count;) {
-      try {
-        const more = readSync(this.handle.fd, data, at, count - at, null);
-        if (more === 0) throw new FrameError('closed');
-        at += more;
-      } catch (error) {
-        if (error.code !== 'EAGAIN') throw error;
-        if (++spins > SPINS) Atomics.wait(pause, 0, 0, 0.2);
-      }
-    }
-    return data;
-  }
-}
-
-module.exports = { Channel, FrameError, FrameParser, encode, requestOf };
+module.exports = { FrameError, FrameParser, encode, requestOf };

@@ -14,11 +14,13 @@ const BELOW = /^(?:node:)?(?:wasi|sqlite|trace_events|repl)(?:\/|$)/;
 
 // Throws when a module may not be loaded. What `require` reads goes through `fs`, which asks by itself.
 function questionOf(effects) {
+  const lane = `${effects.channel.lane.replace(/>$/, '')}>`;
   return (url, { conditions = [], format } = {}) => {
     if (effects.strict && BELOW.test(url)) effects.deny('introspection', url);
     if (!url.startsWith('file:')) return;
     const isRequired = conditions.includes('require') && format !== 'module';
-    if (!isRequired) effects.read(fileURLToPath(url), format !== 'commonjs');
+    // A graph of modules is read in the order in which its files happen to be there: no lane of the program.
+    if (!isRequired) effects.read(fileURLToPath(url), format !== 'commonjs', { lane });
   };
 }
 

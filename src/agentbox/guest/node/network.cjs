@@ -8,7 +8,7 @@ const net = require('node:net');
 const { isIP } = net;
 const { performance } = require('node:perf_hooks');
 
-const { dressed } = require('./files.cjs');
+const { dressed } = require('./dressing.cjs');
 const { named, textOf } = require('./resolve.cjs');
 
 const seconds = performance.now.bind(performance);

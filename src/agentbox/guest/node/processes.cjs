@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
-// The doors to other programs and to native code: child processes, workers, bindings.
+// The doors to other programs: child processes.
 'use strict';
 
 const child = require('node:child_process');
 const fs = require('node:fs');
-const workers = require('node:worker_threads');
 
-const { dressed } = require('./files.cjs');
+const { dressed } = require('./dressing.cjs');
 const { named, plainPath, textOf } = require('./resolve.cjs');
 
 const { accessSync, constants, readlinkSync } = fs;
@@ -41,7 +40,7 @@ function keeps(key, wanted, value) {
 
 const isAround = (option) => NODE_AROUND_GUARD.test(option.replaceAll('_', '-'));
 
-function install(effects, kept, shim) {
+function install(effects, kept) {
   const { answers } = effects;
   const parent = readlinkSync('/proc/self/exe');
   const initial = { ...process.env };
@@ -138,7 +137,6 @@ function install(effects, kept, shim) {
       return execve.call(process, String(given), words, found);
     }, execve);
   }
-  replaceWorkers(kept, shim);
 }
 
 // Options that say the same however often they are looked at.
@@ -148,21 +146,6 @@ function plainOptions(given) {
   if (options.env) options.env = { ...options.env };
   if (options.cwd) options.cwd = plainPath(options.cwd);
   return options;
-}
-
-// A worker that reads other options than this thread would start without the guard. The class is replaced whole: a
-// subclass would have the original as its prototype.
-function replaceWorkers(kept, shim) {
-  const { Worker } = workers;
-  function Guarded(file, given = {}) {
-    const options = { ...given };
-    if (options.execArgv) options.execArgv = ['--require', shim, ...Array.from(options.execArgv, String)];
-    if (options.env !== workers.SHARE_ENV) options.env = { ...(options.env ?? process.env), ...kept };
-    return Reflect.construct(Worker, [file, options], new.target ?? Guarded);
-  }
-  Guarded.prototype = Worker.prototype;
-  Worker.prototype.constructor = Guarded;
-  workers.Worker = dressed(Guarded, Worker);
 }
 
 module.exports = { install };

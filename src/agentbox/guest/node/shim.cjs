@@ -54,10 +54,11 @@
 
   try {
     const Module = require('node:module');
-    const { isMainThread, threadId } = require('node:worker_threads');
     const { Answers } = require('./policy.cjs');
-    const { Channel } = require('./frames.cjs');
+    const { Channel } = require('./channel.cjs');
     const { Effects } = require('./effects.cjs');
+    const { beginning } = require('./threads.cjs');
+    const { Tape } = require('./tape.cjs');
     const strict = oneOf('AGENTBOX_WALL', { jail: false, none: true }, 'none');
     const resolved = (path) => {
       try {
@@ -67,12 +68,16 @@
       }
     };
     const script = env.AGENTBOX_ENTRY || (strict ? '' : process.argv[1] || `${process.cwd()}/.`);
+    const { lane, seed } = beginning(env);
+    const channel = new Channel(channelPath(), lane);
+    const replay = oneOf('AGENTBOX_MODE', { record: false, replay: true }, 'record');
+    const tape = seed ? new Tape(channel, replay) : null;
     const effects = new Effects({
       answers: new Answers(tables()),
-      channel: new Channel(channelPath(), isMainThread ? 'main' : `worker.${threadId}`),
+      channel,
       enforce: oneOf('AGENTBOX_ENFORCE', { 1: true, 0: false }, '1'),
       strict,
-      replay: oneOf('AGENTBOX_MODE', { record: false, replay: true }, 'record'),
+      tape,
       privates: (env.AGENTBOX_PRIVATE ?? '').split(':').filter((path) => path[0] === '/').map(resolved),
       entry: script && resolved(script),
     });
@@ -82,8 +87,10 @@
     }
     kept.NODE_OPTIONS = [`--require "${__filename}"`, env.AGENTBOX_NODE_FLAGS].filter(Boolean).join(' ');
     kept.PYTHONPATH = (env.PYTHONPATH ?? '').split(':')[0];
+    if (tape) require('./frozen.cjs').install(tape, seed, lane);
     require('./network.cjs').install(effects);
-    require('./processes.cjs').install(effects, kept, __filename);
+    require('./processes.cjs').install(effects, kept);
+    require('./threads.cjs').install(lane, seed, kept, __filename);
     require('./loading.cjs').install(effects);
     require('./below.cjs').install(effects);
     require('./files.cjs').install(effects);

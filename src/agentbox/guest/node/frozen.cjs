@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+// What makes a thread of a recorded run repeat itself: its clocks, its randomness, and an end that leaves nothing unsent.
+'use strict';
+
+const clocks = require('./clocks.cjs');
+const random = require('./random.cjs');
+
+function install(tape, seed, lane) {
+  const isOwn = clocks.callerIsRuntime();
+  clocks.install(tape, isOwn);
+  random.install(seed, lane, isOwn);
+  const end = () => tape.end();
+  // Of the listeners this is the first; what others call after it is sent at once.
+  process.on('exit', end);
+  const { kill, reallyExit } = process;
+  process.reallyExit = (code) => {
+    end();
+    reallyExit.call(process, code);
+  };
+  process.kill = Object.defineProperty(function (pid, signal) {
+    if (pid === process.pid && signal !== 0) tape.flush();
+    return Reflect.apply(kill, process, [pid, signal]);
+  }, 'name', { value: 'kill' });
+}
+
+module.exports = { install };

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+// What a program saw of clocks, in one lane: kept and sent many at a time while a run is recorded, served from the host
+// while it is replayed.
+'use strict';
+
+const MAX_KEPT = 64;
+const DIRECTORY = `${__dirname}/`;
+
+// A replay does not do what the recorded run did. The host ends it; to catch this changes nothing.
+class ReplayDivergence extends Error {
+  constructor(message) {
+    super(message);
+    this.name = 'ReplayDivergence';
+  }
+}
+
+// The innermost line of the program among those that are running, as {file, line}; {} when none is.
+function whereabouts() {
+  const { prepareStackTrace, stackTraceLimit } = Error;
+  const holder = {};
+  try {
+    Error.stackTraceLimit = 40;
+    Error.prepareStackTrace = (_, frames) => frames;
+    Error.captureStackTrace(holder, whereabouts);
+    for (const frame of Array.isArray(holder.stack) ? holder.stack : []) {
+      const file = frame.getFileName();
+      if (!file || file.startsWith('node:') || file.startsWith(DIRECTORY)) continue;
+      return { file: file.startsWith('file://') ? decodeURIComponent(file.slice(7)) : file, line: frame.getLineNumber() ?? 0 };
+    }
+    return {};
+  } catch {
+    return {};
+  } finally {
+    Object.assign(Error, { prepareStackTrace, stackTraceLimit });
+  }
+}
+
+class Tape {
+  constructor(channel, replay) {
+    Object.assign(this, { channel, replay });
+    this.kept = [];
+    this.served = [];
+    this.next = 0;
+    this.ending = false;
+    if (replay) channel.at = (lane) => this.at(lane);
+    else channel.ahead = () => this.flush();
+  }
+
+  // The value of a call by its name: what `real` gives, or what it gave when the run was recorded.
+  call(name, real) {
+    if (this.replay) return this.serve(name);
+    const value = real();
+    this.kept.push([name, value]);
+    if (this.kept.length >= MAX_KEPT || this.ending) this.flush();
+    return value;
+  }
+
+  serve(name) {
+    const waiting = this.served[this.next];
+    if (waiting?.[0] === name) {
+      this.next++;
+      return waiting[1];
+    }
+    const { calls } = this.ask('serve', 'clock.values', { call: name });
+    this.served = Array.isArray(calls) ? calls : [];
+    this.next = 1;
+    if (this.served[0]?.[0] !== name) throw new ReplayDivergence(`agentbox: the host served another call than ${name}`);
+    return this.served[0][1];
+  }
+
+  // The result of a question in a replay. Throws ReplayDivergence.
+  ask(kind, op, args) {
+    let answer;
+    try {
+      answer = this.channel.ask(kind, op, args);
+    } catch (error) {
+      throw new ReplayDivergence(`agentbox: the host does not answer: ${error.message}`);
+    }
+    if (answer.ok !== true) throw new ReplayDivergence(`agentbox: ${answer.error || `${op} is refused by the host`}`);
+    return answer.result ?? {};
+  }
+
+  // Send what is kept.
+  flush() {
+    if (!this.kept.length) return;
+    const calls = this.kept;
+    this.kept = [];
+    this.channel.send('observe', 'clock.values', { calls });
+  }
+
+  // What goes with a question: where the program stands, and what was served to it and not used. The host takes that back.
+  at(lane) {
+    if (lane !== this.channel.lane) return whereabouts();
+    const unused = this.served.length - this.next;
+    this.served = [];
+    this.next = 0;
+    return unused > 0 ? { ...whereabouts(), unused } : whereabouts();
+  }
+
+  // The thread ends: what is called from now on is sent at once.
+  end() {
+    if (!this.replay) {
+      this.ending = true;
+      this.flush();
+    } else if (this.next < this.served.length) {
+      try {
+        this.channel.ask('serve', 'clock.rest', {});
+      } catch {
+        // The host knows what was not called.
+      }
+    }
+  }
+}
+
+module.exports = { ReplayDivergence, Tape, whereabouts };
