@@ -430,6 +430,20 @@ class Box:
             if self._init_lost:
                 await self._reaped()
 
+    @property
+    def alive(self) -> bool:
+        """Whether programs can be started in it, as far as is known."""
+        return not self._init_lost and not self._gone.is_set()
+
+    async def sweep(self) -> None:
+        """Kill everything that runs in the box, which stays. Raises OSError when it is gone."""
+        self._swept.clear()
+        await self._channel.send({"kill": True})
+        async with asyncio.timeout(_GONE_TIMEOUT_SECONDS):
+            await self._swept.wait()
+        if self._init_lost:
+            raise ProcessLookupError(errno.ESRCH, "the box is gone")
+
     async def _reaped(self) -> None:
         """Wait until the launcher took note of the init's death: only when nothing that it left is alive."""
         while self._pidfd >= 0:

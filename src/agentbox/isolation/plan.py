@@ -78,7 +78,8 @@ class LaunchPlan:
 
     `binds` are (source, target) pairs, shown read-only. `watch_memory_bytes` is the anonymous memory at which the
     init kills the box, 0 where a memory cgroup does that. Ids are the box's own as the host sees them. A `staged` box
-    waits until its owner has filled the workspace and says what of it is shown. `joins` are the namespaces ("user",
+    waits until its owner has filled the workspace and says what of it is shown. `lent` are directories of the host that
+    are writable in the box: (source, target). `joins` are the namespaces ("user",
     "network", in the order of entering) that come as descriptors with the plan; without any, the box gets a network of
     its own. At `unix_listeners` sockets are made inside for the owner to serve.
     """
@@ -103,6 +104,7 @@ class LaunchPlan:
     rlimits: tuple[tuple[str, int], ...] = ()
     watch_memory_bytes: int = 0
     grants: tuple[tuple[str, bool], ...] = ()
+    lent: tuple[tuple[str, str], ...] = ()
     hidden: tuple[str, ...] = ()
     channel: str = ""
     judge: bool = False
@@ -205,6 +207,24 @@ def unisolated_plan(
             *(() if memory_held_by_cgroup else (("DATA", (limits.memory_mb + 512) * _MIB),)),
         ),
         watch_memory_bytes=0 if memory_held_by_cgroup else limits.memory_mb * _MIB,
+    )
+
+
+def durable_plan(
+    base: LaunchPlan, *, workspace: str, home: str, user: str, files: tuple[tuple[str, str], ...]
+) -> LaunchPlan:
+    """The plan of a box that lives long: the host's directory `workspace` is its /work and, the same, its `home`.
+    `files` are further ones of the host, shown read-only; `user` is "agent", or "root" of the box alone."""
+    guest_uid = 0 if user == "root" else GUEST_UID
+    passwd = f"{user}:x:{guest_uid}:{guest_uid}:{user}:{home}:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"
+    texts = {"/etc/passwd": passwd, "/etc/group": f"{user}:x:{guest_uid}:\nnogroup:x:65534:\n"}
+    return replace(
+        base,
+        guest_uid=guest_uid,
+        binds=(*base.binds, *files),
+        files=tuple((path, texts.get(path, text)) for path, text in base.files),
+        writable=tuple((path, mode) for path, mode in base.writable if path != WORKSPACE),
+        lent=((workspace, WORKSPACE), (workspace, home)),
     )
 
 

@@ -185,6 +185,7 @@ def _confine(plan: dict[str, Any], judge_end: socket.socket) -> None:
     with step("landlock"):
         writable = [path for path, _ in plan["writable"]]
         writable += [path for path, granted in plan["grants"] if granted]
+        writable += [target for _, target in plan["lent"]]
         landlock.restrict(plan["landlock_read"], [*writable, "/dev/pts"], [f"/dev/{name}" for name in plan["devices"]])
     _limit_resources(plan)
     if plan["judge"]:

@@ -35,8 +35,11 @@ def open_trees(plan: dict[str, Any], maps: dict[int, int] | None = None) -> dict
     for name in plan["devices"]:
         trees[f"/dev/{name}"] = mounts.clone_tree(f"/dev/{name}", recursive=False)
     maps = {} if maps is None else maps
-    for path, writable in sorted(plan["grants"]):
-        tree = trees[path] = mounts.clone_tree(path)
+    for source, target, writable in [
+        *((path, path, writable) for path, writable in sorted(plan["grants"])),
+        *((source, target, True) for source, target in plan["lent"]),
+    ]:
+        tree = trees[target] = mounts.clone_tree(source)
         mounts.set_attributes(tree, _WRITABLE if writable else _READ_ONLY)
         if process.has_capability(process.CAP_SYS_ADMIN) and os.geteuid() == 0 and plan["host_uid"] != 0:
             # As root the box has an id of its own; the project's owner must look like that id, and what the box
@@ -44,7 +47,7 @@ def open_trees(plan: dict[str, Any], maps: dict[int, int] | None = None) -> dict
             owner = os.fstat(tree).st_uid
             if owner not in maps:
                 maps[owner] = namespaces.mapping_namespace(owner, plan["host_uid"])
-            with step(f"map the owner of {path}"):
+            with step(f"map the owner of {source}"):
                 mounts.map_ids(tree, maps[owner])
     for fd in maps.values():
         os.close(fd)

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MIT
+// A keeper: the fork of the agent below which one command runs. It is a subreaper, so nothing that the command starts
+// gets away from below it. It knows the command's end, tells the agent, and stays until no child is left.
+
+static int report_fd = -1;
+
+static void tell(uint32_t kind, uint32_t status, const struct rusage *usage, const char *text)
+{
+	struct report report = {.kind = kind, .status = status};
+	if (usage) {
+		report.cpu_us = (usage->ru_utime.tv_sec + usage->ru_stime.tv_sec) * 1000000ull + usage->ru_utime.tv_usec +
+				usage->ru_stime.tv_usec;
+		report.rss = (uint64_t)usage->ru_maxrss * 1024;
+	}
+	snprintf(report.text, sizeof report.text, "%s", text ? text : "");
+	write_all(report_fd, &report, sizeof report);
+}
+
+static void begun(void)
+{
+	tell(STARTED, getpid(), NULL, NULL);
+}
+
+// Its uid, gid and home in a file of lines like /etc/passwd's; -1 where it has no such line.
+static int find_user(const char *name, uid_t *uid, gid_t *gid)
+{
+	char line[1024];
+	size_t length = strlen(name);
+	FILE *file = fopen("/etc/passwd", "re");
+	if (!file)
+		return -1;
+	int found = -1;
+	while (found < 0 && fgets(line, sizeof line, file))
+		if (!strncmp(line, name, length) && line[length] == ':') {
+			char *field = strchr(line + length + 1, ':');
+			unsigned a, b;
+			if (field && sscanf(field, ":%u:%u", &a, &b) == 2)
+				*uid = a, *gid = b, found = 0;
+		}
+	fclose(file);
+	return found;
+}
+
+static int resolve_user(const char *user, uid_t *uid, gid_t *gid)
+{
+	unsigned a, b;
+	int end = 0;
+	*uid = geteuid(), *gid = getegid();
+	if (!*user)
+		return 0;
+	if (sscanf(user, "%u:%u%n", &a, &b, &end) == 2 && !user[end]) {
+		*uid = a, *gid = b;
+		return 0;
+	}
+	if (sscanf(user, "%u%n", &a, &end) == 1 && !user[end]) {
+		*uid = *gid = a;
+		return 0;
+	}
+	return find_user(user, uid, gid);
+}
+
+struct caps {
+	struct {
+		uint32_t version;
+		int pid;
+	} header;
+	struct {
+		uint32_t effective, permitted, inheritable;
+	} data[2];
+};
+
+// What a root of the box keeps of the agent's capabilities: CHOWN, DAC_OVERRIDE, FOWNER, SETGID, SETUID.
+#define KEPT_BY_ROOT (1u << 0 | 1u << 1 | 1u << 3 | 1u << 6 | 1u << 7)
+
+static void narrow_capabilities(void)
+{
+	struct caps caps = {.header = {0x20080522, 0}};
+	if (syscall(SYS_capget, &caps.header, caps.data) < 0)
+		return;
+	uint32_t kept = caps.data[0].permitted & KEPT_BY_ROOT;
+	caps.data[0].effective = caps.data[0].permitted = kept;
+	caps.data[0].inheritable = 0;
+	memset(&caps.data[1], 0, sizeof caps.data[1]);
+	syscall(SYS_capset, &caps.header, caps.data);
+}
+
+static int become(uid_t uid, gid_t gid)
+{
+	if (geteuid() == 0) {
+		if (uid != 0 || gid != 0) {
+			if (setgroups(1, &gid) < 0 || setresgid(gid, gid, gid) < 0 || setresuid(uid, uid, uid) < 0)
+				return -1;
+		}
+		// Of no account for others than root, whose capabilities are gone.
+		narrow_capabilities();
+		return 0;
+	}
+	if (uid == geteuid() && gid == getegid())
+		return 0;
+	errno = EPERM;
+	return -1;
+}
+
+static char **merged_environment(const struct request *request)
+{
+	size_t count = 0;
+	while (environ[count])
+		count++;
+	char **merged = malloc((count + request->envc + 1) * sizeof *merged);
+	if (!merged)
+		return NULL;
+	size_t used = 0;
+	for (size_t i = 0; i < count + request->envc; i++) {
+		char *each = i < count ? environ[i] : request->variables[i - count];
+		size_t length = strcspn(each, "=");
+		for (size_t j = 0; j < used; j++)
+			if (!strncmp(merged[j], each, length) && merged[j][length] == '=') {
+				merged[j] = merged[--used];
+				break;
+			}
+		if (each[length] == '=')
+			merged[used++] = each;
+	}
+	merged[used] = NULL;
+	return merged;
+}
+
+// As execvpe of libc, which takes PATH from another environment and starts /bin/sh for what is no program.
+static void execute(char **argv, char **variables)
+{
+	const char *path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+	char full[PATH_MAX];
+	int denied = 0;
+	if (strchr(argv[0], '/')) {
+		execve(argv[0], argv, variables);
+		return;
+	}
+	for (char **each = variables; *each; each++)
+		if (!strncmp(*each, "PATH=", 5))
+			path = *each + 5;
+	errno = ENOENT;
+	for (const char *at = path; *at;) {
+		size_t length = strcspn(at, ":");
+		if ((size_t)snprintf(full, sizeof full, "%.*s/%s", (int)length, at, argv[0]) < sizeof full) {
+			execve(full, argv, variables);
+			if (errno == EACCES)
+				denied = 1;
+			else if (errno != ENOENT && errno != ENOTDIR)
+				return;
+		}
+		at += length + (at[length] == ':');
+	}
+	errno = denied ? EACCES : ENOENT;
+}
+
+static void plain_signals(void)
+{
+	sigset_t none;
+	for (int number = 1; number < NSIG; number++)
+		signal(number, SIG_DFL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+static int take_stdio(const int stdio[3], int terminal)
+{
+	if (setsid() < 0)
+		return -1;
+	if (terminal && ioctl(stdio[0], TIOCSCTTY, 0) < 0)
+		return -1;
+	for (int target = 0; target < 3; target++)
+		if (dup2(stdio[target], target) < 0)
+			return -1;
+	return 0;
+}
+
+static void fail(const char *what)
+{
+	char text[sizeof ((struct report *)0)->text];
+	int why = errno;
+	snprintf(text, sizeof text, "%s: %s", what, strerror(why));
+	tell(FAILED, why, NULL, text);
+	_exit(127);
+}
+
+static void keep_operation(const struct request *request, const int stdio[3])
+{
+	if (take_stdio(stdio, 0) < 0)
+		fail("stdio");
+	prctl(PR_SET_NAME, "agentbox-files");
+	signal(SIGPIPE, SIG_IGN);
+	int code = operate(request->argc, request->argv), why = errno;
+	struct rusage usage;
+	getrusage(RUSAGE_SELF, &usage);
+	close(0), close(1), close(2);
+	if (code < 0)
+		// The agent knows whether it has begun.
+		tell(FAILED, why, &usage, strerror(why));
+	else
+		tell(EXIT, 0, &usage, NULL);
+	_exit(0);
+}
+
+// The whole life of a keeper. `stdio` are at 3 or above, as everything here is.
+static void keep(const struct request *request, const int stdio[3], int report)
+{
+	uid_t uid;
+	gid_t gid;
+	report_fd = report;
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+	prctl(PR_SET_NAME, "agentbox-keeper");
+	plain_signals();
+	signal(SIGHUP, SIG_IGN);
+	signal(SIGINT, SIG_IGN);
+	signal(SIGQUIT, SIG_IGN);
+	signal(SIGTERM, SIG_IGN);
+	signal(SIGPIPE, SIG_IGN);
+	if (resolve_user(request->user, &uid, &gid) < 0) {
+		errno = EINVAL;
+		fail("the box has no such user");
+	}
+	if (become(uid, gid) < 0)
+		fail("cannot become that user");
+	if (*request->directory && chdir(request->directory) < 0)
+		fail(request->directory);
+	umask(022);
+	if (request->flags & OWN)
+		keep_operation(request, stdio);
+	char **variables = merged_environment(request);
+	if (!variables)
+		fail("environment");
+	volatile int why = 0;
+	const char *volatile what = NULL;
+	pid_t pid = vfork();
+	if (pid == 0) {
+		if (take_stdio(stdio, request->flags & TERMINAL) < 0)
+			what = "stdio";
+		else {
+			what = request->argv[0];
+			plain_signals();
+			execute(request->argv, variables);
+		}
+		why = errno;
+		_exit(127);
+	}
+	if (pid < 0)
+		fail("fork");
+	if (what && why) {
+		errno = why;
+		fail(what);
+	}
+	tell(STARTED, pid, NULL, NULL);
+	close(stdio[0]), close(stdio[1]), close(stdio[2]);
+	for (;;) {
+		int status;
+		struct rusage usage;
+		pid_t ended = wait4(-1, &status, 0, &usage);
+		if (ended < 0 && errno != EINTR)
+			break;
+		if (ended == pid)
+			tell(EXIT, status, &usage, NULL);
+	}
+	_exit(0);
+}
