@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import uvloop
-
 from agentbox.egress.gateway import Gateway
 from agentbox.egress.rules import EgressRules
 from agentbox.egress.upstream import Upstream
@@ -119,8 +117,7 @@ def main(role: str, argument: str) -> None:
     if role == "server":
         serve(Path(argument))
     else:
-        # As in the server.
-        uvloop.run(gate(json.loads(argument)))
+        asyncio.run(gate(json.loads(argument)))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ import sys
 import time
 from dataclasses import asdict
 
-import uvloop
-
 from agentbox import config
 from agentbox.engine.runner import Runner
 from agentbox.models import RunRequest
@@ -41,4 +39,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main())
+    asyncio.run(main())

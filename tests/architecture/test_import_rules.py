@@ -57,7 +57,7 @@ ALSO: dict[str, frozenset[str]] = {
 # Rooms that are not named use the standard library only: guest code runs under whatever interpreter a box has, and
 # what builds a box must not depend on code that we did not read.
 THIRD_PARTY: dict[str, frozenset[str]] = {
-    "server": frozenset({"httptools", "pydantic", "pydantic_core", "starlette", "uvicorn", "uvloop"}),
+    "server": frozenset({"httptools", "pydantic", "pydantic_core", "starlette", "uvicorn"}),
     "cli": frozenset({"click"}),
     "trace": frozenset({"cryptography"}),
     "sdk": frozenset({"httpx"}),

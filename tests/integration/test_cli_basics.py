@@ -41,7 +41,7 @@ def test_help_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
         "import sys, contextlib\n"
         "from agentbox.cli.main import main\n"
         "with contextlib.suppress(SystemExit): main()\n"
-        "heavy = {'httpx', 'starlette', 'pydantic', 'uvicorn', 'uvloop', 'asyncio', 'ssl', 'agentbox.isolation',"
+        "heavy = {'httpx', 'starlette', 'pydantic', 'uvicorn', 'asyncio', 'ssl', 'agentbox.isolation',"
         " 'agentbox.engine', 'agentbox.server'}\n"
         "sys.exit(', '.join(sorted(heavy & sys.modules.keys())) or 0)\n"
     )

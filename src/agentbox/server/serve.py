@@ -9,7 +9,6 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Callable
 
 from agentbox.config import Settings
 from agentbox.engine.runner import Runner
@@ -44,8 +43,7 @@ def serve(settings: Settings, listener: socket.socket, on_ready: Ready | None = 
         finally:
             await runner.close()
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as loop:
-        loop.run(main())
+    asyncio.run(main())
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
@@ -53,14 +51,6 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:  # a platform without it: asyncio's own loop is slower, and does the same
-        return None
-    return uvloop.new_event_loop
 
 
 def _allow_many_files() -> None:

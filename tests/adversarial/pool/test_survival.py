@@ -95,6 +95,22 @@ def test_part_that_is_killed_at_rest_is_replaced_and_nothing_of_it_is_left(part:
     until(lambda: HostState.around(server).descriptors <= before.descriptors + 12, "descriptors were left")
 
 
+def test_maker_that_is_killed_again_and_again_is_replaced_each_time(server: RunningServer) -> None:
+    with server.client() as client:
+        for _ in range(4):
+            for pid in pids_of(server, "maker"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            answer = client.post("/v1/run", json={"code": "print('on')"})
+            # Its box may have been killed before anything ran in it.
+            assert answer.status_code in (200, 503), answer.text
+            assert "again" in answer.json().get("hint", "") or (
+                answer.json().get("exit_code"),
+                answer.json().get("stdout"),
+            ) in ((0, "on\n"), (137, "")), answer.text
+            until_warm(server)
+
+
 @pytest.mark.parametrize("part", PARTS)
 def test_every_run_has_an_answer_while_parts_are_killed(part: str, server: RunningServer) -> None:
     def one(number: int) -> str:

@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: MIT
-"""A gateway for each test, on each kind of event loop that it runs on."""
+"""A gateway for each test."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from tests.integration.egress.crossings import Crossings
 from tests.integration.egress.servers import certificate
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def crossings(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Crossings]:
-    world = Crossings(tmp_path, request.param)
+@pytest.fixture
+def crossings(tmp_path: Path) -> Iterator[Crossings]:
+    world = Crossings(tmp_path)
     yield world
     world.close()
 

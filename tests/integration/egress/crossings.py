@@ -34,14 +34,14 @@ def rules_of(*values: str) -> EgressRules:
 class Crossings:
     """One gateway and its world."""
 
-    def __init__(self, directory: Path, make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    def __init__(self, directory: Path) -> None:
         self.events: list[EgressEvent] = []
         self._wanted: dict[tuple[str, int], tuple[str, int]] = {}
         self._hosts = directory / "hosts"
         self._hosts.write_text("")
         self._stack = ExitStack()
         self._servers = self._stack.enter_context(Servers())
-        self._loop = make_loop()
+        self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.listener = self._stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1024))

@@ -191,7 +191,12 @@ class PooledBox:
             text, counts = words(argv[len(program.argv) :], program.beyond(env))
             if len(text) <= MAX_WORDS_BYTES:
                 self._warm = None
-                child.send("R", 0, (*counts, self.process_limit), text, stdio)
+                try:
+                    child.send("R", 0, (*counts, self.process_limit), text, stdio)
+                except OSError as error:
+                    raise IsolationError(
+                        f"the box ended before its program began: {error}", hint="nothing has run; try again"
+                    ) from error
                 child.finish()
                 asyncio.get_running_loop().add_reader(self._report, self._reported)
                 self._commands.append(ended)
