@@ -21,6 +21,7 @@ FLAGS = ["-O2", "-Wall", "-Wextra", "-fstack-protector-strong", "-D_FORTIFY_SOUR
 # A maker without libraries of its own is small, so that forks of it are fast; not every system can link one.
 PROGRAMS = {
     "agentbox-maker": ("maker.c", [["-static"], ["-fPIE", "-pie"]]),
+    "agentbox-inside": ("inside.c", [["-static"], ["-fPIE", "-pie"]]),
     "zygote.so": ("zygote.c", [["-shared", "-fPIC"]]),
 }
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PREFIX = "AGENTBOX_"
-BACKEND_NAMES = ("auto", "jail", "subprocess", "unrestricted")
+BACKEND_NAMES = ("auto", "jail", "gvisor", "subprocess", "unrestricted")
 RETIRED: dict[str, str] = {}
 
 # Names that agentbox gives to the code it runs; finding them in our own environment means that we run inside one.
@@ -160,7 +160,7 @@ class Settings:
     token: str = setting("", str.strip, "API key of a server with one caller")
     key_file: Path | None = setting(None, _path, "file of `name:key` lines, one per caller")
     allowed_hosts: tuple[str, ...] = setting((), _words, "further names that a Host header may carry, comma separated")
-    sandbox_backend: str = setting("auto", _backend, "auto, jail, subprocess or unrestricted; auto means jail")
+    sandbox_backend: str = setting("auto", _backend, "auto, jail, gvisor, subprocess or unrestricted; auto means jail")
     allowed_backends: tuple[str, ...] = setting((), _backends, "further backends that a request may name")
     allow_unisolated: bool = setting(False, _boolean, "permit the backends that have no wall")
     default_timeout_seconds: int = setting(30, _integer(1, 86400), "wall-clock limit when a request has none")

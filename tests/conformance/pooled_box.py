@@ -24,7 +24,7 @@ WAYS = ("warm", "forked", "made")
 _SCRIPT = f"{WORKSPACE}/main.py"
 _ENVIRONMENT = {"LANG": "C.UTF-8"}
 _WARM_SECONDS = 60.0
-LIMITS = Limits(timeout_seconds=20, memory_mb=128, cpus=1.0, pids=24, disk_mb=8, max_output_bytes=1 << 16)
+LIMITS = Limits(timeout_seconds=20, memory_mb=384, cpus=1.0, pids=24, disk_mb=8, max_output_bytes=1 << 16)
 
 
 class PooledBackend:
@@ -34,6 +34,8 @@ class PooledBackend:
     name = "jail"
     isolated = True
     needs_directory = False
+    judges = True
+    own_kernel = False
 
     def __init__(self, jail: JailBackend, python: Found, way: str) -> None:
         self._jail = jail
@@ -41,6 +43,7 @@ class PooledBackend:
         self._way = way
         self.requirements = jail.requirements
         self.claims: object = jail.claims
+        self.refuses: object = jail.refuses
 
     @property
     def argv(self) -> tuple[str, ...]:

@@ -329,10 +329,8 @@ class Runner:
         policy = decide_policy(
             request.policy, ceiling, language, found, limits, request.env, self._readings, request.owner
         )
-        if policy is not None and not backend.isolated:
-            raise PolicyError(
-                f"backend {backend.name} has no wall, so it cannot hold a policy", hint="use backend jail, or no policy"
-            )
+        if policy is not None and (why := backend.refuses(policy.confinement)):
+            raise PolicyError(why, hint="use backend jail, or no policy")
         return policy
 
     async def _in_thread(self, work: Callable[..., _T], *arguments: object) -> _T:

@@ -356,8 +356,9 @@ class Walk:
         decided, trace = self._decided, self._trace
         enforcement = decided.enforcement
         if decided.policy is not None:
+            unjudged = Layer.INTERPRETER if decided.guarded else Layer.NONE
             # A box whose exec judge cannot be set up is not built.
-            enforcement = replace(enforcement, exec=Layer.KERNEL)
+            enforcement = replace(enforcement, exec=Layer.KERNEL if decided.backend.judges else unjudged)
             if held_by_guard_alone(decided.policy.confinement):
                 enforcement = replace(enforcement, filesystem=Layer.INTERPRETER)
         if self._way_out is not None:

@@ -275,9 +275,12 @@ async def build_in_cgroup(
     on_gone: Callable[[], None],
     on_spawn: Callable[[dict[str, Any]], None] | None = None,
     network: Network | None = None,
+    limits: CgroupLimits | None = None,
+    kind: type[LiveBox] = LiveBox,
 ) -> LiveBox:
     """Build the box of `plan` inside a control group of its own, where this host has them. `on_spawn` gets what the
-    exec judge reports. `network` is joined in place of a new one.
+    exec judge reports. `network` is joined in place of a new one. The group has other `limits` than the confinement's
+    where the box has parts of its own.
 
     Raises IsolationError; nothing is left then, and `on_gone` was not called.
     """
@@ -290,7 +293,7 @@ async def build_in_cgroup(
             unix_listeners=network.unix_listeners,
         )
         network_fds = network.descriptors
-    limits = cgroup_limits(confinement.limits)
+    limits = limits or cgroup_limits(confinement.limits)
     cgroup, facilities.begun = facilities.begun, None
     group_fds: tuple[int, ...] = ()
     try:
@@ -306,7 +309,7 @@ async def build_in_cgroup(
         if cgroup is not None:
             await asyncio.to_thread(cgroup.destroy)
         raise
-    return LiveBox(box, confinement, cgroup, on_gone)
+    return kind(box, confinement, cgroup, on_gone)
 
 
 def cgroup_limits(limits: Limits) -> CgroupLimits:
@@ -337,17 +340,23 @@ class Program:
 
 
 class Backend(Protocol):
-    """An isolation backend. Looked up by name in registry.BACKENDS."""
+    """An isolation backend. Looked up by name in registry.BACKENDS. One that `judges` decides on every program that is
+    started in a box under a policy; with an `own_kernel` the programs never speak to the host's."""
 
     name: str
     isolated: bool
     needs_directory: bool
+    judges: bool
+    own_kernel: bool
 
     def requirements(self) -> tuple[Requirement, ...]:
         """What it needs of the host, as far as can be told without building a box."""
 
     def claims(self) -> Enforcement:
         """The layers that should hold each resource here; selfcheck.py proves or drops each claim."""
+
+    def refuses(self, confinement: Confinement) -> str:
+        """Why a policy cannot be held here, naming the rule; empty where it can."""
 
     async def launch(
         self,

@@ -73,6 +73,20 @@ class HostView:
 
 
 @dataclass(frozen=True, slots=True)
+class Runtime:
+    """How gVisor runs in a box: the `runsc` of the host, its platform, its network ("none", or "host" for that of the
+    namespace around it), host ids of the guest's root, its user and nobody, and the limits that gVisor holds.
+    `witness` is the path, in the file system around the guest's, of what it reports, if anything."""
+
+    program: str
+    platform: str
+    network: str
+    host_ids: tuple[int, int, int]
+    rlimits: tuple[tuple[str, int], ...]
+    witness: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchPlan:
     """Instructions for the launcher; plain values only, since it travels as JSON.
 
@@ -81,7 +95,7 @@ class LaunchPlan:
     waits until its owner has filled the workspace and says what of it is shown. `lent` are directories of the host that
     are writable in the box: (source, target). `joins` are the namespaces ("user",
     "network", in the order of entering) that come as descriptors with the plan; without any, the box gets a network of
-    its own. At `unix_listeners` sockets are made inside for the owner to serve.
+    its own. At `unix_listeners` sockets are made inside for the owner to serve. With a `runtime` the box is gVisor's.
     """
 
     namespaces: bool
@@ -114,6 +128,7 @@ class LaunchPlan:
     staged: bool = False
     joins: tuple[str, ...] = ()
     unix_listeners: tuple[str, ...] = ()
+    runtime: Runtime | None = None
 
 
 def jail_plan(

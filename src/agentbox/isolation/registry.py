@@ -8,12 +8,14 @@ from collections.abc import Callable
 
 from agentbox.errors import UnknownBackendError
 from agentbox.isolation.backend import Backend
+from agentbox.isolation.backends.gvisor import GvisorBackend
 from agentbox.isolation.backends.jail import JailBackend
 from agentbox.isolation.backends.subprocess import SubprocessBackend
 from agentbox.isolation.facilities import Facilities
 
 BACKENDS: dict[str, Callable[[Facilities], Backend]] = {
     "jail": JailBackend,
+    "gvisor": GvisorBackend,
     "subprocess": SubprocessBackend,
     "unrestricted": lambda facilities: SubprocessBackend(facilities, "unrestricted"),
 }

@@ -29,7 +29,8 @@ from agentbox.isolation.requirement import Requirement
 from agentbox.models import Confinement, Enforcement, Layer, Limits
 from agentbox.records import dataclass, fields, replace
 
-_LIMITS = Limits(timeout_seconds=20, memory_mb=128, cpus=1.0, pids=24, disk_mb=8, max_output_bytes=1 << 16)
+# So much memory that as many interpreters as processes are allowed fit into it, in gVisor too.
+_LIMITS = Limits(timeout_seconds=20, memory_mb=384, cpus=1.0, pids=24, disk_mb=8, max_output_bytes=1 << 16)
 _TIGHT_MEMORY = replace(_LIMITS, memory_mb=32)
 _TIGHT_CPU = replace(_LIMITS, cpus=0.1)
 _GUEST_CHECKS = Path(__file__).parent.parent / "guest" / "checks.py"
@@ -195,6 +196,7 @@ class _Inspector:
         with _canaries() as expected:
             expected |= {"resources": resources, "disk_mb": _LIMITS.disk_mb, "pids": _LIMITS.pids}
             expected |= {"shown": self._python.directories, "attached": self._networks is not None}
+            expected |= {"own_kernel": self._backend.own_kernel, "host_release": os.uname().release}
             async with self._box(_LIMITS) as box:
                 expected["writable"] = [box.workspace_path, "/tmp", "/dev/shm"]  # noqa: S108
                 status, output = await self._run(box, _GUEST_CHECKS.read_text(), json.dumps(expected))

@@ -129,7 +129,16 @@ class Cgroup:
         if hierarchy is None:
             return None
         with self._lock:
-            return None if self._final is not None else self._read_anon(hierarchy)
+            return None if self._final is not None else self._read_stat(hierarchy, self._ownership.dialect.ANON_KEY)
+
+    def shared_bytes(self) -> int | None:
+        """Return the shared memory and files in memory in use, in bytes; None without a memory controller. As cheap as
+        `anon_bytes`."""
+        hierarchy = self._ownership.hierarchy("memory")
+        if hierarchy is None:
+            return None
+        with self._lock:
+            return None if self._final is not None else self._read_stat(hierarchy, b"\nshmem ")
 
     def oom_kills(self) -> int:
         """Return how many processes of the box the kernel killed at the memory limit; 0 without a memory controller."""
@@ -263,12 +272,12 @@ class Cgroup:
         self._sample_peak(hierarchy)
         return self._sampled_peak
 
-    def _read_anon(self, hierarchy: Hierarchy) -> int | None:
+    def _read_stat(self, hierarchy: Hierarchy, key: bytes) -> int | None:
         if self._stat_fd < 0:
             self._stat_fd = self._open(hierarchy, "memory.stat", os.O_RDONLY)
         if not self._has_peak(hierarchy):
             self._sample_peak(hierarchy)
-        _, _, rest = (b"\n" + os.pread(self._stat_fd, _STAT_BYTES, 0)).partition(self._ownership.dialect.ANON_KEY)
+        _, _, rest = (b"\n" + os.pread(self._stat_fd, _STAT_BYTES, 0)).partition(key)
         return int(rest.partition(b"\n")[0]) if rest else None
 
     def _has_peak(self, memory: Hierarchy) -> bool:

@@ -29,6 +29,8 @@ class JailBackend:
     name = "jail"
     isolated = True
     needs_directory = False
+    judges = True
+    own_kernel = False
 
     def __init__(self, facilities: Facilities) -> None:
         self._facilities = facilities
@@ -41,6 +43,11 @@ class JailBackend:
     def requirements(self) -> tuple[Requirement, ...]:
         """See Backend."""
         return host.kernel_requirements()
+
+    def refuses(self, confinement: Confinement) -> str:
+        """See Backend."""
+        del confinement
+        return ""
 
     def claims(self) -> Enforcement:
         """See Backend."""

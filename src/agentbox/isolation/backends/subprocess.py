@@ -20,6 +20,8 @@ class SubprocessBackend:
 
     isolated = False
     needs_directory = True
+    judges = False
+    own_kernel = False
 
     def __init__(self, facilities: Facilities, name: str = "subprocess") -> None:
         self.name = name
@@ -28,6 +30,11 @@ class SubprocessBackend:
     def requirements(self) -> tuple[Requirement, ...]:
         """See Backend."""
         return ()
+
+    def refuses(self, confinement: Confinement) -> str:
+        """See Backend."""
+        del confinement
+        return f"backend {self.name} has no wall, so it cannot hold a policy"
 
     def claims(self) -> Enforcement:
         """See Backend."""

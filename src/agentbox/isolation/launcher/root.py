@@ -127,7 +127,7 @@ def complete(plan: dict[str, Any], owner: socket.socket) -> socket.socket | None
     channel = None
     if plan["channel"]:
         with step("guard's channel"):
-            channel = _listen(f".{plan['channel']}")
+            channel = listen(f".{plan['channel']}")
     if plan["staged"]:
         view.stage(plan["workspace"], owner)
     with step("pivot"):
@@ -141,8 +141,8 @@ def complete(plan: dict[str, Any], owner: socket.socket) -> socket.socket | None
     return channel
 
 
-def _listen(path: str) -> socket.socket:
-    """A socket that is made inside and served outside: the owner accepts on it."""
+def listen(path: str) -> socket.socket:
+    """A socket that is made inside and served outside: the owner accepts on it. Raises OSError."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(path)

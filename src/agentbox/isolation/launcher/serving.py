@@ -110,7 +110,12 @@ def _live(message: dict[str, Any], descriptors: list[int], begun: Begun | None) 
             from agentbox.isolation.launcher import nursery
 
             nursery.build(message["nursery"], sock, descriptors)
-        box.build(message["box"], sock, descriptors)
+        if message["box"]["runtime"]:
+            from agentbox.isolation.launcher import gvisor
+
+            gvisor.build(message["box"], sock, descriptors)
+        else:
+            box.build(message["box"], sock, descriptors)
     except BaseException as error:
         box.report_failure(sock, error)
         os._exit(1)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+"""Boxes with gVisor's kernel: how one is planned and built, and what holds what in it."""
+
+from __future__ import annotations
+
+from agentbox.isolation.backend import build_in_cgroup
+from agentbox.isolation.backends.gvisor import planning
+from agentbox.isolation.backends.gvisor.live import GvisorLiveBox
+from agentbox.isolation.plan import jail_plan, watched_plan
+from agentbox.models import Enforcement, Layer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.isolation.backend import LiveBox, Program, Watch
+    from agentbox.isolation.facilities import Facilities
+    from agentbox.isolation.network import Network
+    from agentbox.isolation.requirement import Requirement
+    from agentbox.models import Confinement
+
+
+class GvisorBackend:
+    """A box is runsc in namespaces of ours: gVisor's kernel serves the programs, the host's holds what gVisor is made
+    of."""
+
+    name = "gvisor"
+    isolated = True
+    needs_directory = False
+    judges = False
+    own_kernel = True
+
+    def __init__(self, facilities: Facilities) -> None:
+        self._facilities = facilities
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        """See Backend."""
+        return planning.requirements()
+
+    def claims(self) -> Enforcement:
+        """See Backend."""
+        held = self._facilities.held
+        return Enforcement(
+            filesystem=Layer.KERNEL,
+            network=Layer.KERNEL,
+            exec=Layer.NONE,
+            memory=Layer.KERNEL if "memory" in held else Layer.NONE,
+            pids=Layer.KERNEL,
+            cpu=Layer.KERNEL if "cpu" in held else Layer.NONE,
+            disk=Layer.KERNEL,
+        )
+
+    def refuses(self, confinement: Confinement) -> str:
+        """See Backend."""
+        del confinement
+        return ""
+
+    async def launch(
+        self,
+        confinement: Confinement,
+        directory: str | None = None,
+        watch: Watch | None = None,
+        network: Network | None = None,
+        program: Program | None = None,
+    ) -> LiveBox:
+        """See Backend."""
+        del directory, program
+        facilities = self._facilities
+        ids = tuple(facilities.ids.take()[0] for _ in range(3))
+
+        def give_back() -> None:
+            for one in ids:
+                facilities.ids.give_back(one)
+
+        try:
+            plan = jail_plan(
+                confinement,
+                facilities.host_view(),
+                host_uid=ids[1],
+                host_gid=ids[1],
+                memory_held_by_cgroup=True,
+            )
+            if watch is not None:
+                plan = watched_plan(plan, confinement, watch.command, watch.guard)
+            plan = planning.gvisor_plan(
+                plan, confinement.limits, (ids[0], ids[1], ids[2]), joins_network=network is not None
+            )
+            return await build_in_cgroup(
+                facilities,
+                plan,
+                confinement,
+                give_back,
+                network=network,
+                limits=planning.group_limits(confinement.limits),
+                kind=GvisorLiveBox,
+            )
+        except BaseException:
+            give_back()
+            raise

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: MIT
+"""A jail's plan -> that of a gVisor box. Pure but for `program`, `inside` and `missing`, which look at the host."""
+
+from __future__ import annotations
+
+import os
+
+from agentbox.isolation.host import kernel_requirements
+from agentbox.isolation.launcher.bundle import INSIDE
+from agentbox.isolation.plan import Runtime
+from agentbox.isolation.requirement import Requirement
+from agentbox.linux.cgroups import CgroupLimits
+from agentbox.records import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.isolation.plan import LaunchPlan
+    from agentbox.models import Limits
+
+PLATFORM = "ptrace"
+_MIB = 1 << 20
+_OPEN_FILES = 4096
+_PLACES = ("/usr/bin/runsc", "/usr/local/bin/runsc", "/usr/local/sbin/runsc")
+_INSIDE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "native", "agentbox-inside")
+# What gVisor itself takes: its kernel, the process that opens files, their threads; and on the platform ptrace a
+# process of the host for each one inside, with two threads for each.
+_OWN_MEMORY_MB = 128
+_OWN_TASKS = 256
+_TASKS_FOR_EACH = 4
+
+
+def program() -> str | None:
+    """Where this host has runsc."""
+    return next((path for path in _PLACES if os.access(path, os.X_OK)), None)
+
+
+def requirements() -> tuple[Requirement, ...]:
+    """What gVisor boxes need of this host, as far as can be told without building one."""
+    runsc, root, compiled = program(), os.geteuid() == 0, os.access(_INSIDE, os.X_OK)
+    return (
+        *kernel_requirements(),
+        Requirement(
+            "runsc",
+            runsc is not None,
+            runsc or f"none at {', '.join(_PLACES)}",
+            "" if runsc else "install gVisor: `apt-get install runsc`, or its release at /usr/local/bin/runsc",
+        ),
+        Requirement(
+            "root",
+            root,
+            f"uid {os.geteuid()}",
+            "" if root else "start agentbox as root: a gVisor box has three ids of its own; or use backend jail",
+        ),
+        Requirement(
+            "the compiled part of agentbox",
+            compiled,
+            _INSIDE if compiled else f"{_INSIDE} is missing",
+            "" if compiled else "install a C compiler and then agentbox again (`pip install .`)",
+        ),
+    )
+
+
+def gvisor_plan(
+    plan: LaunchPlan, limits: Limits, host_ids: tuple[int, int, int], *, joins_network: bool, witness: str = ""
+) -> LaunchPlan:
+    """The plan of a box that shows what `plan` shows, with gVisor's kernel in place of the host's."""
+    runsc = program()
+    assert runsc is not None
+    return replace(
+        plan,
+        host_uid=host_ids[1],
+        host_gid=host_ids[1],
+        binds=(*plan.binds, (_INSIDE, INSIDE)),
+        # These and /proc are gVisor's own.
+        links=tuple((path, target) for path, target in plan.links if not path.startswith("/dev/")),
+        devices=(),
+        proc_masked_files=(),
+        proc_masked_directories=(),
+        proc_read_only=(),
+        # No judge of ours sees what runs there, and gVisor has filters of its own.
+        judge=False,
+        witness_all=False,
+        exec_rules=None,
+        landlock_read=(),
+        rlimits=(),
+        watch_memory_bytes=0,
+        runtime=Runtime(
+            runsc,
+            PLATFORM,
+            "host" if joins_network else "none",
+            host_ids,
+            (("NPROC", limits.pids), ("NOFILE", _OPEN_FILES), ("CORE", 0)),
+            witness,
+        ),
+    )
+
+
+def group_limits(limits: Limits) -> CgroupLimits:
+    """Of everything that the box consists of, gVisor's own parts included."""
+    return CgroupLimits(
+        (limits.memory_mb + limits.disk_mb + _OWN_MEMORY_MB) * _MIB,
+        limits.pids * _TASKS_FOR_EACH + _OWN_TASKS,
+        limits.cpus,
+    )

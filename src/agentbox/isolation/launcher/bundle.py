@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: MIT
+"""A box's plan -> the OCI configuration of its bundle. Pure."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+NAME = "box"
+INSIDE = "/.agentbox/inside"
+
+
+def bundle_of(plan: dict[str, Any]) -> dict[str, Any]:
+    """What runsc is to run: a first process of ours without any capability, the guest's root read-only, and what may be
+    written mounted over it. What below those is read-only all the same, the host's own mounts say."""
+    writable = [path for path, _ in plan["writable"]]
+    writable += [path for path, granted in plan["grants"] if granted]
+    if plan["staged"]:
+        writable.append(plan["workspace"])
+    return {
+        "ociVersion": "1.0.2",
+        "process": {
+            "terminal": False,
+            "user": {"uid": 0, "gid": 0},
+            "args": [INSIDE, "init"],
+            "env": [],
+            "cwd": "/",
+            "capabilities": {},
+            "noNewPrivileges": True,
+            "rlimits": [
+                {"type": f"RLIMIT_{name}", "hard": value, "soft": value} for name, value in plan["runtime"]["rlimits"]
+            ],
+        },
+        "root": {"path": "/box", "readonly": True},
+        "hostname": plan["hostname"],
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "nodev", "noexec"]},
+            *(
+                {"destination": path, "type": "bind", "source": f"/box{path}", "options": ["rw", "rbind", "nosuid"]}
+                for path in _outermost(writable)
+            ),
+        ],
+        "linux": {
+            "namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
+            # Where the namespace around it was made for the gateway, gVisor uses its sockets.
+            + ([] if plan["runtime"]["network"] == "host" else [{"type": "network"}])
+        },
+    }
+
+
+def _outermost(paths: list[str]) -> list[str]:
+    """Those that are not below another."""
+    kept: list[str] = []
+    for path in sorted(set(paths), key=len):
+        if not any(path.startswith(above.rstrip("/") + "/") for above in kept):
+            kept.append(path)
+    return kept

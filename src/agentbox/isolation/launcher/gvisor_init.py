@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: MIT
+"""The init of a gVisor box: has gVisor start programs on request, tells of their ends, and takes the box down with it.
+
+It speaks with the owner as the jail's init does (init.py), and runs outside of gVisor: PID 1 of the namespace around
+it, so that the kernel kills everything that gVisor is made of when it goes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+
+from agentbox.isolation.launcher import sentry, wire
+from agentbox.isolation.launcher.bundle import INSIDE, NAME
+from agentbox.light import contextlib, signal
+from agentbox.linux import terminals
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from agentbox.light import socket
+
+
+class _Init:
+    def __init__(self, sock: socket.socket, plan: dict[str, Any], runsc: int) -> None:
+        self.sock = sock
+        self.uid: int = plan["guest_uid"]
+        self.runsc = runsc
+        self.receiver = wire.Receiver(sock)
+        self.sentry = sentry.Sentry(NAME)
+        self.nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self.poller = select.poll()
+        # By id of the owner: pid inside, and whether it leads a terminal.
+        self.programs: dict[int, tuple[int, bool]] = {}
+        self.waits: dict[int, tuple[int, socket.socket]] = {}
+
+    def serve(self) -> None:
+        """Until the owner's end of the socket closes, or gVisor ends."""
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_read, False)
+        os.set_blocking(wake_write, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self.poller.register(self.sock, select.POLLIN)
+        self.poller.register(wake_read, select.POLLIN)
+        while self.runsc_lives():
+            for fd, _ in self.poller.poll():
+                if fd == wake_read:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(wake_read, 4096)
+                elif fd in self.waits:
+                    self.ended(fd)
+                elif fd == self.sock.fileno() and not self.receiver.fill():
+                    return
+            while (taken := self.receiver.take()) is not None:
+                self.handle(*taken)
+
+    def runsc_lives(self) -> bool:
+        """Reap what ended; False when it was gVisor."""
+        with contextlib.suppress(ChildProcessError):
+            while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+                if pid == self.runsc:
+                    return False
+        return True
+
+    def handle(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        try:
+            if "exec" in message:
+                self.execute(message["exec"], descriptors)
+            elif "signal" in message:
+                self.signal(message["signal"]["id"], message["signal"]["number"])
+            elif "sweep" in message:
+                wire.send(self.sock, {"swept": True, "complete": self.sweep()})
+        finally:
+            for fd in descriptors:
+                os.close(fd)
+
+    def execute(self, command: Mapping[str, Any], descriptors: list[int]) -> None:
+        """Start one program, and tell the owner whether that worked. With `tty` it gets a new terminal, and the owner
+        its other end; where some of 0, 1 and 2 are something else, that terminal controls nothing."""
+        terminal: list[int] = []
+        slave = -1
+        given = descriptors
+        leads = False
+        try:
+            if command.get("tty"):
+                terminal.append(terminals.open_master())
+                slave = terminals.open_slave(terminal[0])
+                terminals.set_size(slave, *command["tty"])
+                os.fchown(slave, self.uid, self.uid)
+                instead = dict(zip(command.get("tty_instead", ()), descriptors, strict=False))
+                given = [instead.get(target, slave) for target in range(3)]
+                leads = not instead
+            uid = command.get("uid", self.uid)
+            pid = self.sentry.start(
+                command["argv"],
+                command["env"],
+                command["cwd"],
+                given,
+                uid=uid,
+                gid=uid,
+                terminal=leads,
+                capabilities=command.get("capabilities", 0),
+            )
+            wait = self.sentry.waiting_for(pid)
+        except OSError as error:
+            text = f"{command['argv'][0]}: {error.strerror}"
+            wire.send(self.sock, {"failed": command["id"], "errno": error.errno or errno.EIO, "text": text})
+        else:
+            self.programs[command["id"]] = (pid, leads)
+            self.waits[wait.fileno()] = (command["id"], wait)
+            self.poller.register(wait, select.POLLIN)
+            wire.send(self.sock, {"started": command["id"], "pid": pid}, terminal)
+        finally:
+            for fd in (*terminal, *((slave,) if slave >= 0 else ())):
+                os.close(fd)
+
+    def ended(self, fd: int) -> None:
+        """Tell the owner how a program ended."""
+        command, wait = self.waits.pop(fd)
+        self.poller.unregister(fd)
+        self.programs.pop(command, None)
+        with wait:
+            status = sentry.status_from(wait)
+        told = {"exit": command, "status": status, "cpu_ms": None, "max_rss_bytes": None, "processes": None}
+        wire.send(self.sock, told)
+
+    def signal(self, command: int, number: int) -> None:
+        """Send a signal to the group that a program leads, or to what its terminal has in the foreground."""
+        pid, leads = self.programs.get(command, (0, False))
+        if not pid:
+            return
+        with contextlib.suppress(OSError):
+            if leads:
+                self.sentry.signal(pid, number, foreground=True)
+            else:
+                self.sentry.run_own((INSIDE, "signal", str(number), str(pid)), self.nothing)
+
+    def sweep(self) -> bool:
+        """End every program; whether none is left."""
+        try:
+            return self.sentry.wait(self.sentry.run_own((INSIDE, "sweep"), self.nothing)) == 0
+        except OSError:
+            return False
+
+
+def serve(sock: socket.socket, plan: dict[str, Any], runsc: int) -> None:
+    """Serve the owner until it is gone, then leave nothing behind."""
+    # The owner or gVisor is gone in the middle of a message.
+    with contextlib.suppress(OSError):
+        _Init(sock, plan, runsc).serve()
