@@ -26,6 +26,7 @@ ENGINE_AND_BELOW = BASE | {
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "__init__": BASE,
     "errors": frozenset(),
+    "client": frozenset({"errors"}),
     "records": frozenset(),
     "light": frozenset(),
     "models": frozenset({"errors", "records"}),

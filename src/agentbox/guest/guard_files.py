@@ -16,7 +16,7 @@ from agentbox.errors import ConfinementError
 
 _HERE = Path(__file__).parent
 _PACKAGE = _HERE.parent
-_READING = ("errors.py", "__init__.py", "guest/__init__.py", "guest/reading.py", "guest/tables.py")
+_READING = ("client.py", "errors.py", "__init__.py", "guest/__init__.py", "guest/reading.py", "guest/tables.py")
 _COMPILE_SECONDS = 60
 # Compiles every module of the guard into one file: a start reads one file instead of twenty.
 _COMPILE = """
@@ -36,6 +36,9 @@ os.rename(name + ".new", name)
 import py_compile
 unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
 py_compile.compile(directory + "/sitecustomize.py", doraise=True, invalidation_mode=unchecked)
+for name in ("__init__", "client", "errors"):
+    path = "/lib/agentbox/" + name + ".py"
+    py_compile.compile(directory + path, dfile=sys.argv[2] + path, doraise=True, invalidation_mode=unchecked)
 """
 
 

@@ -13,10 +13,12 @@ from posix import O_RDONLY, lstat, stat
 from .answers import Answers
 from .caps import Caps
 from .channel import Channel, scan
+from .client_effects import ClientEffects
 from .effects import Effects
 from .files import Files
 from .interpreter import Interpreter
 from .lanes import Lanes
+from .large import Large
 from .matching import covers, is_below
 from .network import Network
 from .observations import Observations
@@ -24,6 +26,7 @@ from .paths import Paths
 from .processes import Processes
 from .services import WRITING, Services
 from .view import View
+from .web import Web
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,6 +121,8 @@ def _parts(given: dict[str, str], tables: Any, channel_path: str, doors: Any, co
     interpreter = Interpreter(effects, view, files, lanes)
     services = Services(files, network, processes, caps, effects)
     interpreter.is_loading = services.is_loading
+    client = ClientEffects(effects, answers, files, services, Large(effects), Web, _HASH)
+    services.add("client", client.call)
     if answers.has_once:
         observations.once = _count_once(answers)
     handlers: dict[str, Any] = {doors.EVENT: services.on_event}

@@ -14,6 +14,7 @@ import io
 import os
 import posix
 import sys
+from _frozen_importlib_external import spec_from_file_location
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 EVENT = "agentbox"
 PATCHED = ("readline", "_socket", "_posixsubprocess")
+# What an agent can import in every interpreter: its functions always from here, the package where it has none.
+_PACKAGE, _CLIENT = "agentbox", "agentbox.client"
 _audit = sys.audit
 
 
@@ -102,8 +105,10 @@ class Finder:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The spec of one of these modules, None for all others."""
+        if name == _CLIENT:
+            return _own_spec(name, "client.py")
         if name not in PATCHED:
-            return None
+            return self._find_package(name, path, target) if name == _PACKAGE else None
         for finder in sys.meta_path:
             if finder is not self and hasattr(finder, "find_spec"):
                 spec = finder.find_spec(name, path, target)
@@ -111,6 +116,21 @@ class Finder:
                     spec.loader = Loader(spec.loader)  # type: ignore[assignment]
                     return spec
         return None
+
+    def _find_package(self, name: str, path: Any, target: Any) -> Any:
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None and spec.loader is not None:
+                    return spec
+        return _own_spec(name, "__init__.py")
+
+
+def _own_spec(name: str, file: str) -> Any:
+    place = _own_spec.__code__.co_filename.rpartition("/guard/")[0] + "/lib/agentbox"
+    return spec_from_file_location(
+        name, f"{place}/{file}", submodule_search_locations=[place] if file == "__init__.py" else None
+    )
 
 
 class Loader:

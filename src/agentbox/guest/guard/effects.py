@@ -105,7 +105,7 @@ class Effects:
         if lane is None:
             lane = self.lanes.current()
         if self.replay:
-            if lane[-1:] == ">" and kind != "count":
+            if ">" in lane and kind in ("effect", "observe"):
                 # What a served effect does inside itself was not compared when it was recorded either.
                 return None, {}
             at = text_of({**self.place(), **(more or {})})
@@ -134,6 +134,10 @@ class Effects:
         lane = text_of(self.lanes.current() if lane is None else lane)
         body = f'{{"id":0,"kind":"effect","op":"{op}","args":{args_text},"result":{result_text},"lane":{lane}}}'
         self.channel.send(body.encode("ascii"))
+
+    def diverged(self, text: str) -> Any:
+        """The error of a replay that cannot go on here."""
+        return named_error("ReplayDivergence", text)
 
     def place(self) -> Any:
         """Where the program stands: file and line of the innermost frame that is neither the standard library's nor

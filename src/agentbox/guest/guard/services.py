@@ -66,6 +66,10 @@ class Services:
             if name in sys.modules:
                 self.keep(sys.modules[name], name)
 
+    def add(self, name: str, service: Any) -> None:
+        """Answer another question."""
+        self._services[name] = service
+
     def on_event(self, name: Any, arguments: Any, reply: Any) -> None:
         """Answer one question: (failed, result or error) is put into the reply."""
         try:
