@@ -53,6 +53,15 @@ def read_words(words: Sequence[str]) -> Options | None:
     return options
 
 
+def check_quietly(options: Options) -> tuple[int, list[str]]:
+    """Judge the trace: the exit code and what `check` prints. Raises TraceError."""
+    from agentbox.cli import exit_codes
+    from agentbox.trace.verify import verify
+
+    verdict = verify(options.trace, _trust(options.key))
+    return exit_codes.for_verdict(verdict.status), _lines(verdict)
+
+
 def check(options: Options) -> int:
     """Judge the trace and print the verdict; the exit code."""
     with errors_are_lines():

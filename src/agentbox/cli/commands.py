@@ -12,14 +12,17 @@ import agentbox
 
 # Each command and the first line of its own help, so that the list of all of them imports none.
 _COMMANDS = {
+    "changes": "Show what RUN changed: A, M or D for each path, and what differs in it.",
     "doctor": "Show what each backend needs, what is missing, and what it enforces.",
     "health": "Ask a running server whether it is well.",
     "init": "Write a starter policy to ./agentbox.policy.",
     "key": "Show, make or hand out the key that signs your traces.",
     "policy": "Check a policy file, or ask what it allows.",
+    "replay": "Run a recorded COMMAND again and say whether it does the same.",
     "run": "Run COMMAND in a box that holds to the policy, and record what it did.",
     "serve": "Run the HTTP service.",
     "show": "Print what a trace holds, without judging it.",
+    "undo": "Bring back what RUN changed, and touch nothing else.",
     "verify": "Check that a trace is whole and that nothing in it was changed.",
 }
 _ELSEWHERE = {"init": "run"}

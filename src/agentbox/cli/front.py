@@ -32,6 +32,7 @@ class Options:
         self.trace: str | None = None
         self.isolation = "auto"
         self.observe = False
+        self.checkpoint = False
         self.witness = "exec"
         self.as_json = False
         self.quiet = False
@@ -45,7 +46,7 @@ class Options:
 
 _WITH_VALUE = {"-p": "policy", "--policy": "policy", "-t": "trace", "--trace": "trace"}
 _WITH_VALUE |= {"--isolation": "isolation", "--witness": "witness"}
-_FLAGS = {"--observe": "observe", "--json": "as_json", "-q": "quiet", "--quiet": "quiet"}
+_FLAGS = {"--observe": "observe", "--checkpoint": "checkpoint", "--json": "as_json", "-q": "quiet", "--quiet": "quiet"}
 
 
 def read_words(words: Sequence[str]) -> Options | None:
@@ -76,7 +77,7 @@ def read_words(words: Sequence[str]) -> Options | None:
 
 def run_at_once(options: Options) -> int:
     """Run the command in a process that does nothing else; its exit code."""
-    _open_closed_streams()
+    open_closed_streams()
     launcher = _forked_launcher() if options.walled else None
     try:
         return _run(options, launcher)
@@ -109,7 +110,7 @@ def _run(options: Options, launcher: tuple[Forked, socket.socket] | None) -> int
 
     bundle.load("begin")
     with errors_are_lines():
-        directory = _working_directory()
+        directory = working_directory()
         settings = load_settings()
         from agentbox.config import process_environment
         from agentbox.engine.limits import agent_limits
@@ -119,7 +120,7 @@ def _run(options: Options, launcher: tuple[Forked, socket.socket] | None) -> int
         facilities = open_facilities(launcher, limits, joins=_may_open_network(options.policy))
         try:
             bundle.load("plan")
-            policy = _policy(options.policy)
+            policy = policy_of(options.policy)
             if not options.walled or not any(rule.verb == "net" and not rule.deny for rule in policy.rules):
                 # The gateway's protocols want the standard library's loop.
                 light.choose()
@@ -137,6 +138,7 @@ def _run(options: Options, launcher: tuple[Forked, socket.socket] | None) -> int
                 isolation="jail" if options.walled else "guard",
                 observe=options.observe,
                 witness=options.witness,
+                checkpoint=options.checkpoint,
             )
             outcome = light.asyncio.run(run_agent(request, settings, HostFiles(), facilities))
         finally:
@@ -154,7 +156,7 @@ def _run(options: Options, launcher: tuple[Forked, socket.socket] | None) -> int
     return exit_codes.TRACE_INCOMPLETE
 
 
-def _open_closed_streams() -> None:
+def open_closed_streams() -> None:
     """A stream that the caller closed becomes /dev/null: else a file of ours gets its number, and so the command."""
     for number, flags in enumerate((os.O_RDONLY, os.O_WRONLY, os.O_WRONLY)):
         try:
@@ -167,7 +169,7 @@ def _open_closed_streams() -> None:
             os.set_inheritable(number, True)
 
 
-def _working_directory() -> str:
+def working_directory() -> str:
     """The directory that relative paths of policy and command start from. Raises InvalidRequestError."""
     try:
         directory = os.path.realpath(os.getcwd())
@@ -195,7 +197,7 @@ def _may_open_network(path: str) -> bool:
     return b"net" in text or b"include" in text or len(text) == _LOOKED_AT_BYTES
 
 
-def _policy(path: str) -> Policy:
+def policy_of(path: str) -> Policy:
     """The policy of a file. Raises PolicyError; a wrong text is shown with a caret below it."""
     from agentbox.engine.policy_world import load_policy
     from agentbox.errors import PolicyError, PolicySyntaxError
@@ -231,6 +233,7 @@ def _summarize(outcome: AgentOutcome, as_json: bool) -> None:
             "enforcement": asdict(outcome.enforcement),
             "egress": {host: asdict(seen) for host, seen in outcome.egress.items()},
             "notes": outcome.notes,
+            "checkpoint": asdict(outcome.checkpoint) if outcome.checkpoint else None,
             **counts,
         }
         sys.stderr.write(json.dumps(summary) + "\n")
@@ -243,6 +246,11 @@ def _summarize(outcome: AgentOutcome, as_json: bool) -> None:
         sys.stdout.write(
             f"agentbox: recorded {effects} effects, {observations} observations, {denials} denials -> {shown}\n"
         )
+        if outcome.checkpoint is not None:
+            taken, undo = outcome.checkpoint.id, outcome.checkpoint.undo
+            sys.stdout.write(
+                f"agentbox: checkpoint {taken} taken before first mutation \u2014 `{undo}` reverts this run\n"
+            )
         sys.stdout.flush()
     except OSError:
         # The flush at exit must not complain again.

@@ -40,7 +40,8 @@ _ALWAYS_PASSED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "COLORTERM", "TZ
 
 
 class AgentBox:
-    """Builds the box of one run. `outside` is what stands in for the box's own directories with the guard alone."""
+    """Builds the box of one run. `outside` is what stands in for the box's own directories with the guard alone.
+    `sources` are copies on the host that are shown in place of what is granted, by path."""
 
     def __init__(
         self,
@@ -51,7 +52,9 @@ class AgentBox:
         guard: str,
         *,
         walled: bool,
+        sources: Mapping[str, str] | None = None,
     ) -> None:
+        self._sources = sources or {}
         self._confinement = confinement
         self._policy = policy
         self._view = view
@@ -109,6 +112,7 @@ class AgentBox:
                 channel=CHANNEL,
                 home=self._home(),
                 witness_all=witness_all,
+                sources=tuple(sorted(self._sources.items())),
             ),
             host_uid=uid,
             host_gid=gid,

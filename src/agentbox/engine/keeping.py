@@ -71,8 +71,8 @@ class Growing:
 
 
 class Keeping:
-    """Keeps the bytes of one run in `directory`, which is made when there are any. `owner` are the ids that they get
-    when this process is root."""
+    """Keeps the bytes of one run in `directory`, which is made when there are any; with none, only their hashes are
+    known."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -135,6 +135,8 @@ class Keeping:
         return kept
 
     def _write(self, name: str, data: bytes) -> None:
+        if not self._directory:
+            return
         path = f"{self._directory}/{name}"
         with contextlib.suppress(OSError):
             if not os.path.isdir(self._directory):

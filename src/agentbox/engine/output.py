@@ -42,6 +42,12 @@ class Stream:
         os.set_blocking(self._reader, False)
         self._following = asyncio.create_task(self._follow())
 
+    def adopt(self, reader: int) -> None:
+        """Follow that descriptor instead, which is this stream's from now on."""
+        self._reader = reader
+        os.set_blocking(reader, False)
+        self._following = asyncio.create_task(self._follow())
+
     def given(self) -> None:
         """The command has its end now."""
         writer, self.writer = self.writer, -1
@@ -76,6 +82,9 @@ class Stream:
                 except BlockingIOError:
                     await readable(reader)
                     continue
+                except OSError:
+                    # EIO: the last process that had the terminal is gone.
+                    return
                 if not data:
                     return
                 self.written.feed(data)

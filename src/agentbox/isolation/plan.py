@@ -95,7 +95,8 @@ class LaunchPlan:
     waits until its owner has filled the workspace and says what of it is shown. `lent` are directories of the host that
     are writable in the box: (source, target). `joins` are the namespaces ("user",
     "network", in the order of entering) that come as descriptors with the plan; without any, the box gets a network of
-    its own. At `unix_listeners` sockets are made inside for the owner to serve. With a `runtime` the box is gVisor's.
+    its own. `sources` are what is shown at a granted path instead of the host's own. At `unix_listeners` sockets are made
+    inside for the owner to serve. With a `runtime` the box is gVisor's.
     """
 
     namespaces: bool
@@ -118,6 +119,7 @@ class LaunchPlan:
     rlimits: tuple[tuple[str, int], ...] = ()
     watch_memory_bytes: int = 0
     grants: tuple[tuple[str, bool], ...] = ()
+    sources: tuple[tuple[str, str], ...] = ()
     lent: tuple[tuple[str, str], ...] = ()
     hidden: tuple[str, ...] = ()
     channel: str = ""
@@ -248,7 +250,8 @@ class AgentView:
     """What a box that runs an agent shows besides the policy's files, and how it is watched.
 
     `directory` is the working directory. `shown` are host paths lent read-only: the command's own program and its
-    modules, the guard. `command` is the program's real path and the words behind its name.
+    modules, the guard. `command` is the program's real path and the words behind its name. `sources` are what is shown
+    in place of a granted path, by path.
     """
 
     directory: str
@@ -258,6 +261,7 @@ class AgentView:
     channel: str
     home: str
     witness_all: bool = False
+    sources: tuple[tuple[str, str], ...] = ()
 
 
 def agent_plan(
@@ -294,6 +298,7 @@ def agent_plan(
         files=(*base.files, *view.files),
         writable=(("/tmp", 0o1777), ("/dev/shm", 0o1777), (view.home, 0o700)),  # noqa: S108
         grants=tuple(sorted(grants.items())),
+        sources=tuple((path, source) for path, source in view.sources if path in grants),
         hidden=tuple(denial.path for denial in confinement.file_denials if denial.present and denial.hidden),
         channel=view.channel,
         judge=True,

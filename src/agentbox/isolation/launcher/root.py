@@ -35,8 +35,9 @@ def open_trees(plan: dict[str, Any], maps: dict[int, int] | None = None) -> dict
     for name in plan["devices"]:
         trees[f"/dev/{name}"] = mounts.clone_tree(f"/dev/{name}", recursive=False)
     maps = {} if maps is None else maps
+    sources = dict(plan["sources"])
     for source, target, writable in [
-        *((path, path, writable) for path, writable in sorted(plan["grants"])),
+        *((sources.get(path, path), path, writable) for path, writable in sorted(plan["grants"])),
         *((source, target, True) for source, target in plan["lent"]),
     ]:
         tree = trees[target] = mounts.clone_tree(source)

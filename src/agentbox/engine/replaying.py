@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: MIT
+"""The host's end of the guards' channel in a replay: every question is answered from the recording, and the first that
+cannot be ends the run. Nothing is recorded."""
+
+from __future__ import annotations
+
+import binascii
+import struct
+
+from agentbox.engine.keeping import Keeping
+from agentbox.engine.processes import Processes
+from agentbox.light import asyncio, contextlib, socket
+from agentbox.replay.recording import PROC_SPAWN
+from agentbox.trace import frames
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from agentbox.engine.keeping import Kept
+    from agentbox.replay.cursor import Answer, Cursor
+    from agentbox.replay.recording import Step
+
+_READ_BYTES = 1 << 16
+_PIECE_BYTES = 512 << 10
+_SO_PEERCRED = 17
+_MAX_CONNECTIONS = 1024
+_DRAIN_SECONDS = 5
+_OWN_NAMES = frozenset({"localhost", "ip6-localhost", "box", ""})
+
+
+class Player:
+    """Answers the guards of one replay. `on_divergence` is called once, when the run must end; `on_spawn` before a
+    program's recorded result is given, for the files that it wrote."""
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        kept: Kept,
+        on_divergence: Callable[[], None],
+        on_spawn: Callable[[Step], None] = lambda _: None,
+    ) -> None:
+        self._cursor = cursor
+        self._kept = kept
+        self._on_divergence = on_divergence
+        self._on_spawn = on_spawn
+        self._keeping = Keeping("")
+        self._processes = Processes()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
+        self._next_holder = 0
+        self._told = False
+
+    def listen(self, listener: socket.socket) -> None:
+        """Serve the guards that connect to a box's channel."""
+        listener.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept(listener))
+
+    def started(self, pid: int) -> None:
+        """The command's own process, where it is known."""
+        self._processes.started(pid)
+
+    def seen(self, message: dict[str, Any]) -> None:
+        """What the exec judge reports: only which process is the command's matters."""
+        if "spawn" in message and message["spawn"]["allowed"]:
+            self._processes.started(message["spawn"]["pid"])
+
+    async def finish(self) -> None:
+        """Read what is still in the sockets, when nothing in the box is alive."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                await asyncio.gather(*self._connections, return_exceptions=True)
+        for connection in self._connections:
+            connection.cancel()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError:
+                return
+            if len(self._connections) >= _MAX_CONNECTIONS:
+                connection.close()
+                continue
+            serving = asyncio.create_task(self._serve(connection))
+            self._connections.add(serving)
+            serving.add_done_callback(self._connections.discard)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        connection.setblocking(False)
+        pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, 12))
+        self._next_holder = holder = self._next_holder + 1
+        is_other = self._processes.is_other_program(pid)
+        parser = frames.FrameParser()
+        with connection, contextlib.suppress(OSError, frames.FrameError):
+            while data := await loop.sock_recv(connection, _READ_BYTES):
+                answers = []
+                for body in parser.bodies(data):
+                    request = frames.request_of(frames.message_of(body))
+                    answer = {"ok": True} if is_other else self._answer(request, holder)
+                    if request.ack:
+                        answers.append(frames.answer(request.id, **answer))
+                if answers:
+                    await loop.sock_sendall(connection, b"".join(answers))
+                if self._cursor.divergence is not None and not self._told:
+                    self._told = True
+                    self._on_divergence()
+        self._keeping.forget(holder)
+
+    def _answer(self, request: frames.Request, holder: int) -> dict[str, Any]:
+        """The members of an answer besides `id`."""
+        kind, args, lane, at = request.kind, request.args, request.lane, request.at
+        if self._cursor.divergence is not None:
+            return _diverged(self._cursor.divergence.message)
+        if kind == "keep":
+            self._keeping.piece(holder, args)
+            return {"ok": True}
+        if kind == "serve":
+            return self._served(request)
+        if kind == "deny":
+            return _members(self._cursor.denied(lane, request.op, args, at))
+        if kind == "count":
+            path = args.get("path")
+            return self._refused("write", path) or {"ok": True, "result": {"size": args.get("size")}}
+        args = self._keeping.resolved(holder, args)
+        if args.get("once") is True and not self._cursor.expects(lane, request.op, args, at):
+            refused = self._refused("read", args.get("path"))
+            if refused is not None:
+                return refused
+        answer = self._cursor.asked(kind, lane, request.op, args, at)
+        step = answer.step
+        if step is not None and step.op == PROC_SPAWN and answer.divergence is None:
+            self._on_spawn(step)
+        elif step is not None and kind == "observe" and _leads_out(step):
+            answer = self._cursor.unanswerable(
+                lane or "", step, "a connection that was not made by agentbox.client is not recorded", at
+            )
+        return _members(answer)
+
+    def _served(self, request: frames.Request) -> dict[str, Any]:
+        args = request.args
+        if request.op == "clock.values":
+            return _members(self._cursor.calls(request.lane, str(args.get("call")), request.at))
+        if request.op == "clock.rest":
+            self._cursor.rest(request.lane, request.at)
+            return {"ok": True}
+        if request.op == "keep.read":
+            data, offset = self._kept.read(str(args.get("kept"))), args.get("offset")
+            if data is None or type(offset) is not int or offset < 0:
+                return {"ok": False, "error": "the recorded bytes are not beside the trace, or were changed"}
+            piece = data[offset : offset + _PIECE_BYTES]
+            text = binascii.b2a_base64(piece, newline=False).decode("ascii")
+            return {"ok": True, "result": {"b64": text, "end": offset + len(piece) >= len(data)}}
+        return {"ok": False, "error": f"{request.op} is not served"}
+
+    def _refused(self, op: str, path: Any) -> dict[str, Any] | None:
+        """A refusal that was recorded: only the host counted, so only the recording knows."""
+        if not isinstance(path, str) or not self._cursor.was_denied(op, path):
+            return None
+        return {"ok": False, "denied": True, "error": f"policy denies {op} {path}"}
+
+
+def _members(answer: Answer) -> dict[str, Any]:
+    if answer.divergence is not None:
+        return _diverged(answer.divergence.message)
+    return {"ok": True} if answer.result is None else {"ok": True, "result": answer.result}
+
+
+def _diverged(message: str) -> dict[str, Any]:
+    return {"ok": False, "diverged": True, "error": message}
+
+
+def _leads_out(step: Step) -> bool:
+    """Whether it is a connection to, or a question about, something outside the box."""
+    if step.op not in ("net.connect", "net.resolve"):
+        return False
+    host = step.args.get("host")
+    if not isinstance(host, str):
+        # A socket at a path, of which a replay has none of the host's.
+        return step.op == "net.connect"
+    return not (host.lower().rstrip(".") in _OWN_NAMES or host.startswith("127.") or host == "::1")

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: MIT
+"""Where a replay stands in what was recorded: a position in each lane, moved by what the program does now.
+
+Order across lanes is not compared. The first divergence is kept; after it nothing matches any more.
+"""
+
+from __future__ import annotations
+
+from agentbox.records import dataclass
+from agentbox.replay.divergence import Divergence, DivergenceKind, Place, json_diff, shown
+from agentbox.replay.recording import MAIN, PROC_SPAWN, Denied, compared_text, denied_of, is_compared
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from agentbox.replay.recording import Recording, Step
+
+MAX_SERVED_CALLS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a guest is told: a result, or that it diverged; `step` is the one that matched, if one did."""
+
+    result: Any = None
+    divergence: Divergence | None = None
+    step: Step | None = None
+    denied: bool = False
+
+
+class Cursor:
+    """Answers a program from a recording. `divergence` is the first that was met, None as long as everything
+    is as it was."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._positions: dict[str, int] = {}
+        self._seen_denials: set[Denied] = set()
+        self.divergence: Divergence | None = None
+
+    @property
+    def matched(self) -> int:
+        """Steps that happened again."""
+        return sum(self._positions.values())
+
+    @property
+    def total(self) -> int:
+        """Steps that were recorded."""
+        return self._recording.total
+
+    def asked(self, kind: str, lane: str | None, op: str, args: dict[str, Any], at: Any = None) -> Answer:
+        """An effect that is about to happen, or an observation. An effect is answered with its recorded result, the
+        spawn of a program with what it gave."""
+        lane = lane or MAIN
+        if not is_compared(lane):
+            return Answer()
+        step = self._next(lane, at)
+        if step is None or step.call is not None or (step.kind, step.op) != (kind, op):
+            return self._other(lane, step, kind, op, args, at)
+        if step.text != compared_text(args):
+            return self._other(lane, step, kind, op, args, at)
+        self._positions[lane] += 1
+        if op != PROC_SPAWN:
+            return Answer(step.result if kind == "effect" else None, step=step)
+        given = self._recording.spawned.get(step.index)
+        if given is None:
+            return self.unanswerable(
+                lane, step, "the recording does not tell what the program gave, and no program is started again", at
+            )
+        return Answer({name: given[name] for name in ("code", "stdout", "stderr") if name in given}, step=step)
+
+    def expects(self, lane: str | None, op: str, args: dict[str, Any], at: Any = None) -> bool:
+        """Whether that observation is what comes next in a lane."""
+        step = self._next(lane or MAIN, at)
+        return step is not None and step.call is None and step.op == op and step.text == compared_text(args)
+
+    def calls(self, lane: str | None, name: str, at: Any = None) -> Answer:
+        """The next values of clocks in a lane, for a program that calls `name` now."""
+        lane = lane or MAIN
+        if not is_compared(lane):
+            return Answer({"calls": []})
+        step = self._next(lane, at)
+        if step is None or step.call is None or step.call[0] != name:
+            return self._other(lane, step, "clock", name, {}, at)
+        start = self._positions[lane]
+        steps = self._recording.lanes[lane][start : start + MAX_SERVED_CALLS]
+        served = []
+        for one in steps:
+            if one.call is None:
+                break
+            served.append(one.call)
+        self._positions[lane] = start + len(served)
+        return Answer({"calls": served}, step=step)
+
+    def rest(self, lane: str | None, at: Any = None) -> None:
+        """A process ends, and did not use all values of a lane that it was served."""
+        self._next(lane or MAIN, at)
+
+    def denied(self, lane: str | None, op: str, args: dict[str, Any], at: Any = None) -> Answer:
+        """Something was refused."""
+        lane = lane or MAIN
+        if not is_compared(lane):
+            return Answer()
+        found = denied_of(op, args)
+        if found in self._recording.denials:
+            self._seen_denials.add(found)
+            return Answer(denied=True)
+        step = self._next(lane, at)
+        index = step.index if step is not None else self._after(lane)
+        return self._diverged(
+            Divergence(
+                DivergenceKind.DENIAL,
+                index,
+                f"step {index}: {op} {found.target} is denied, which was not when it was recorded",
+                lane,
+                step.as_dict() if step is not None else None,
+                {"kind": "deny", "op": op, "args": args},
+                Place.of(at),
+            )
+        )
+
+    def was_denied(self, op: str, target: str) -> bool:
+        """Whether the recording has such a denial by the host's own count; then it counts as seen."""
+        found = Denied(op, target)
+        if found not in self._recording.denials:
+            return False
+        self._seen_denials.add(found)
+        return True
+
+    def unanswerable(self, lane: str, step: Step, why: str, at: Any) -> Answer:
+        """What matches and still cannot be given again."""
+        return self._diverged(
+            Divergence(
+                DivergenceKind.UNANSWERABLE,
+                step.index,
+                f"step {step.index}: {shown(step.op, step.args)} cannot be replayed: {why}",
+                lane,
+                step.as_dict(),
+                step.as_dict(),
+                Place.of(at),
+            )
+        )
+
+    def unfinished(self) -> list[Divergence]:
+        """After the program ended as by itself: what was recorded and did not happen, the first of each lane; denials
+        that did not come again."""
+        found = []
+        for lane, steps in self._recording.lanes.items():
+            at = self._positions.get(lane, 0)
+            if at < len(steps):
+                step, left = steps[at], len(steps) - at
+                more = f", and {left - 1} more after it in its lane" if left > 1 else ""
+                found.append(
+                    Divergence(
+                        DivergenceKind.MISSING,
+                        step.index,
+                        f"step {step.index}: recorded {_named(step)}, but the program ended without it{more}",
+                        lane,
+                        step.as_dict(),
+                    )
+                )
+        for denial, index in self._recording.denials.items():
+            if denial not in self._seen_denials:
+                found.append(
+                    Divergence(
+                        DivergenceKind.DENIAL,
+                        index,
+                        f"step {index}: recorded a denial of {denial.op} {denial.target}, which did not come again",
+                        expected={"kind": "deny", "op": denial.op, "args": {"target": denial.target}},
+                    )
+                )
+        return sorted(found, key=lambda one: one.step)
+
+    def _next(self, lane: str, at: Any) -> Step | None:
+        """The step that is next in a lane, after what a process says that it was served and did not use."""
+        steps = self._recording.lanes.get(lane, [])
+        position = self._positions.get(lane, 0)
+        unused = at.get("unused") if isinstance(at, dict) else None
+        if type(unused) is int and 0 < unused <= MAX_SERVED_CALLS:
+            # No further back than the calls that were served last.
+            while unused and position and steps[position - 1].call is not None:
+                position -= 1
+                unused -= 1
+        self._positions[lane] = position
+        return steps[position] if position < len(steps) else None
+
+    def _other(self, lane: str, step: Step | None, kind: str, op: str, args: dict[str, Any], at: Any) -> Answer:
+        """Something else came than what is next."""
+        observed = {"kind": kind, "op": op, "args": args}
+        issued = shown(op, args)
+        if step is None:
+            index = self._after(lane)
+            message = f"step {index}: the program goes on with {issued}, but nothing more was recorded in its lane"
+            return self._diverged(Divergence(DivergenceKind.NEW, index, message, lane, None, observed, Place.of(at)))
+        expected = step.as_dict()
+        message = f"step {step.index}: recorded {_named(step)}, but the program does {issued}"
+        return self._diverged(
+            Divergence(
+                DivergenceKind.DIFFERENT,
+                step.index,
+                message,
+                lane,
+                expected,
+                observed,
+                Place.of(at),
+                json_diff(expected, observed),
+            )
+        )
+
+    def _after(self, lane: str) -> int:
+        steps = self._recording.lanes.get(lane)
+        return steps[-1].index + 1 if steps else 1
+
+    def _diverged(self, divergence: Divergence) -> Answer:
+        if self.divergence is None:
+            self.divergence = divergence
+        return Answer(divergence=divergence)
+
+
+def _named(step: Step) -> str:
+    return str(step.call[0]) if step.call is not None else shown(step.op, step.args)
