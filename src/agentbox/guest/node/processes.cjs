@@ -5,8 +5,10 @@
 const child = require('node:child_process');
 const fs = require('node:fs');
 
+const children = require('./children.cjs');
 const { dressed } = require('./dressing.cjs');
 const { named, plainPath, textOf } = require('./resolve.cjs');
+const waiting = require('./waiting.cjs');
 
 const { accessSync, constants, readlinkSync } = fs;
 const PYTHON_WITHOUT_GUARD = /^-[a-bd-ln-zA-VYZ]*[ISE]/;
@@ -61,19 +63,20 @@ function install(effects, kept) {
     return null;
   }
 
+  // Throw unless a program may start; gives the host's answer, undefined when there is no such program.
   function starts(file, argv, env, directory) {
     const program = programOf(String(file), env, directory);
-    if (program === null) return;
+    if (program === null) return undefined;
     const words = argv.map(String);
     const shown = words.slice(0, 64).map((word) => word.slice(0, 1000));
     const started = { argv: shown, program: named(program) };
     if (!answers.start(words, program, parent).allowed) {
       effects.deny('exec', shown.join(' '), started);
-      return;
+      return undefined;
     }
     const reason = effects.strict && effects.enforce ? unguarded(program, words, env) : '';
     if (reason) effects.deny('exec', `${shown.join(' ')} (${reason})`, started);
-    effects.happens('proc.spawn', started);
+    return effects.happens('proc.spawn', started);
   }
 
   function unguarded(program, words, env) {
@@ -112,10 +115,16 @@ function install(effects, kept) {
       return [pair.slice(0, at), pair.slice(at + 1)];
     }));
     if (options.cwd) options.cwd = plainPath(options.cwd);
-    starts(options.file, options.args ?? [options.file], env, options.cwd && textOf(options.cwd));
-    return Reflect.apply(spawn, this, [options]);
+    const answer = starts(options.file, options.args ?? [options.file], env, options.cwd && textOf(options.cwd));
+    if (!effects.tape || !answer) return Reflect.apply(spawn, this, [options]);
+    if (effects.replay) return children.play(effects, this, options, answer.result ?? {});
+    const { options: recordable, through } = children.recordable(options);
+    const found = Reflect.apply(spawn, this, [recordable]);
+    if (answer.result?.spawn !== undefined && this.stdio) children.record(effects, this, answer.result.spawn, through);
+    return found;
   }, spawn);
 
+  const waited = effects.tape && waiting.install(effects, starts);
   for (const name of ['spawnSync', 'execFileSync', 'execSync']) {
     const real = child[name];
     child[name] = dressed(function (file, ...rest) {
@@ -123,7 +132,9 @@ function install(effects, kept) {
         : one !== null && typeof one === 'object' ? plainOptions(one) : one));
       const { file: program, argv, found } = name === 'execSync'
         ? parts(String(file), [], { shell: true, ...args[0] }) : parts(String(file), args[0], args[1]);
-      starts(program, argv, found.env, found.cwd && textOf(found.cwd));
+      const asked = [program, argv, found.env, found.cwd && textOf(found.cwd)];
+      if (waited) return waited[name](String(file), args, asked);
+      starts(...asked);
       return Reflect.apply(real, this, [String(file), ...args]);
     }, real);
   }

@@ -11,12 +11,13 @@ const { isMainThread, parentPort, getEnvironmentData, setEnvironmentData } = wor
 const HANDED = 'agentbox.thread';
 const MAX_LANE = 64;
 
-// The lane of this thread, and the seed of a run that is recorded or replayed, as bytes; null where it is neither. The
-// seed is taken out of the environment: a program that is started is no part of a replay, and would draw the same bytes.
+// The lane of this thread, and the seed of a run that is recorded or replayed, as bytes; null where it is neither. Only the
+// command's own process uses it: what else is started is no part of a replay, and would draw the same bytes.
 function beginning(env) {
   if (isMainThread) {
-    const text = env.AGENTBOX_SEED ?? '';
-    delete env.AGENTBOX_SEED;
+    const { AGENTBOX_SEED: given = '', AGENTBOX_OWNER: owner } = env;
+    const text = process.ppid <= 1 || String(process.ppid) === owner ? given : '';
+    for (const name of ['AGENTBOX_SEED', 'AGENTBOX_OWNER']) delete env[name];
     if (text && !/^[0-9a-f]{64}$/.test(text)) throw new Error('AGENTBOX_SEED is not 64 hexadecimal digits');
     return { lane: 'main', seed: text ? Buffer.from(text, 'hex') : null };
   }
