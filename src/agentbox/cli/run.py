@@ -37,6 +37,9 @@ allow: write ./out
     "--observe", is_flag=True, help="Refuse nothing, record what the policy would deny. There is no wall then."
 )
 @click.option(
+    "--checkpoint", is_flag=True, help="Before the first change, keep what may change: `agentbox undo` brings it back."
+)
+@click.option(
     "--witness",
     type=click.Choice(WITNESSES),
     default="exec",
@@ -51,6 +54,7 @@ def run(
     trace: str | None,
     isolation: str,
     observe: bool,
+    checkpoint: bool,
     witness: str,
     as_json: bool,
     quiet: bool,
@@ -74,6 +78,7 @@ def run(
     options.trace = trace
     options.isolation = isolation
     options.observe = observe
+    options.checkpoint = checkpoint
     options.witness = witness
     options.as_json = as_json
     options.quiet = quiet

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from agentbox.config import Settings
     from agentbox.egress.events import OnEvent
     from agentbox.egress.rules import EgressRules
+    from agentbox.engine.checkpointing import Checkpointed
     from agentbox.engine.lent_files import Lent
     from agentbox.engine.way_out import WayOut
     from agentbox.isolation.backend import LiveBox
@@ -58,13 +59,14 @@ class AgentRequest:
     isolation: str = "jail"
     observe: bool = False
     witness: str = "exec"
+    checkpoint: bool = False
 
 
 @dataclass(slots=True)
 class AgentOutcome:
     """How it ended. `exit_code` is 128+n after signal n; `problem` says why a run was ended by the runner. Where not
     all of it is `recorded`, the trace has no end. `startup_files` are what it wrote that runs later, outside: path and
-    why; `notes` what this host could not give its way out."""
+    why; `notes` what this host could not give its way out; `checkpoint` is there where one was taken."""
 
     exit_code: int
     trace: str
@@ -77,6 +79,7 @@ class AgentOutcome:
     egress: dict[str, HostTraffic] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     startup_files: list[dict[str, str]] = field(default_factory=list)
+    checkpoint: Checkpointed | None = None
 
 
 async def run_agent(request: AgentRequest, settings: Settings, files: Any, facilities: Facilities) -> AgentOutcome:

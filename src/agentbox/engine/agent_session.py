@@ -19,7 +19,7 @@ from agentbox.engine.signals import Signals
 from agentbox.engine.starting_point import starting_point
 from agentbox.engine.startup_files import StartupFiles, in_words
 from agentbox.engine.terminal import Terminal
-from agentbox.errors import AgentboxError, ConfinementError, InvalidRequestError
+from agentbox.errors import AgentboxError, CheckpointError, ConfinementError, InvalidRequestError
 from agentbox.light import asyncio, contextlib, signal
 from agentbox.linux.cgroups import CgroupTree
 from agentbox.models import Layer
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from agentbox.egress.events import OnEvent
     from agentbox.engine.agent_run import AgentRequest, Building
+    from agentbox.engine.checkpointing import Checkpointing
     from agentbox.engine.command_view import CommandView
     from agentbox.engine.counting import Counting
     from agentbox.engine.lent_files import Lent
@@ -90,7 +91,7 @@ class Session:
                 "argv": list(request.argv),
                 "agentbox": agentbox.__version__,
                 "python": sys.version.split()[0],
-                "checkpoint": False,
+                "checkpoint": request.checkpoint,
                 "random_seed": self._seed,
                 **starting_point(request, view),
             },
@@ -107,7 +108,25 @@ class Session:
             processes=self._processes,
         )
         building.on_spawn = self._seen
+        self._checkpointing: Checkpointing | None = self._new_checkpointing(run.id) if request.checkpoint else None
         self._outcome = AgentOutcome(1, run_files.trace, {}, run.id, warnings=lent.warnings)
+
+    def _new_checkpointing(self, run_id: str) -> Checkpointing:
+        from agentbox.engine.checkpointing import Checkpointing
+
+        lent, request = self._lent, self._request
+        found = Checkpointing(
+            request.directory,
+            self._run_files.name,
+            run_id,
+            lent.confinement,
+            made=lent.made,
+            own=[os.path.realpath(self._run_files.trace)],
+            environment=request.environment,
+            on_taken=lambda args, result: self._recorder.note("effect", "hook.checkpoint", args, result),
+        )
+        self._recorder.before = found.before
+        return found
 
     async def run(self) -> AgentOutcome:
         """Wait for the box, run the command in it, seal the trace, leave nothing."""
@@ -128,7 +147,7 @@ class Session:
             if self._way_out is not None:
                 await self._way_out.serve(box.unix_listeners)
             code = await self._execute(box)
-        except (ConfinementError, InvalidRequestError) as error:
+        except (CheckpointError, ConfinementError, InvalidRequestError) as error:
             details = {"error": error.message}
             raise
         finally:
@@ -147,6 +166,9 @@ class Session:
                     self._lent.take_back()
             if box is not None:
                 self._look_for_startup_files()
+            if self._checkpointing is not None:
+                self._outcome.warnings += await self._checkpointing.note_changes()
+                self._outcome.checkpoint = self._checkpointing.taken
             if self._planned.outside is not None:
                 self._planned.outside.close()
             details |= {stream.name: stream.record(self._keeping) for stream in self._streams}
@@ -164,6 +186,12 @@ class Session:
         self._outcome.exit_code = code
         self._outcome.counts = self._recorder.counts
         return self._outcome
+
+    async def _take_before_start(self, checkpointing: Checkpointing) -> None:
+        """Take the checkpoint for a command that asks nobody. Raises CheckpointError; nothing ran then."""
+        why = await checkpointing.take("start", " ".join(self._request.argv))
+        if why:
+            raise CheckpointError(why, hint="nothing was started")
 
     def _seen(self, report: dict[str, Any]) -> None:
         """The exec judge or the kernel witness reports."""
@@ -195,6 +223,8 @@ class Session:
         listener = self._planned.outside.listener if self._planned.outside else box.channel
         if listener is not None:
             self._recorder.listen(listener, self._counting(), enforced=not self._request.observe)
+        if self._checkpointing is not None and self._view.kind not in ("python", "node"):
+            await self._take_before_start(self._checkpointing)
         terminal = Terminal.of_this_process()
         watch = asyncio.create_task(box.watch_memory())
         relaying = None

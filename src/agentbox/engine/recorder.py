@@ -81,6 +81,8 @@ class Recorder:
         self._counting: Counting | None = None
         self._enforced = True
         self._on_denial = on_denial
+        # Asked before anything that waits for its answer; gives why it must not happen.
+        self.before: Callable[[frames.Request], Awaitable[str]] | None = None
         self._next_holder = 0
         self._repeated: dict[tuple[int, bytes], tuple[Prepared | Repeat, frames.Request]] = {}
         self._repeats = Repeats(self._append)
@@ -290,6 +292,8 @@ class Recorder:
             return {"ok": True}
         if request.kind == "serve":
             return {"ok": False, "error": "nothing is served while a run is recorded"}
+        if self.before is not None and request.ack and (why := await self.before(request)):
+            return {"ok": False, "checkpoint": True, "error": why}
         if request.kind == "effect" and request.result is None and request.ack:
             question = self._questions.get(request.op)
             return await question(request, pid) if question is not None else {"ok": True}

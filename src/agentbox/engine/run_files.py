@@ -32,7 +32,7 @@ class RunFiles:
         self._shared = -1
         self._made: list[int] = []
         self._descriptor = -1
-        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
+        self.name = name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
         self.trace = explicit if explicit is not None else f"{directory}/{DIRECTORY}/runs/{name}/{LINK}"
 
     def open(self) -> None:

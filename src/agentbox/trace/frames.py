@@ -138,9 +138,11 @@ def answer(
     error: str = "",
     denied: bool = False,
     diverged: bool = False,
+    checkpoint: bool = False,
 ) -> bytes:
     """The frame by which the host answers: `ok`, with a result for a replayed effect or granted bytes, or why not;
-    `denied` when the policy is why, `diverged` when a replay does not go as what was recorded."""
+    `denied` when the policy is why, `diverged` when a replay does not go as what was recorded, `checkpoint` when the
+    checkpoint that must come first could not be taken."""
     message: dict[str, Any] = {"id": request_id, "ok": ok}
     if result is not None:
         message["result"] = result
@@ -148,6 +150,8 @@ def answer(
         message["denied"] = True
     if diverged:
         message["diverged"] = True
+    if checkpoint:
+        message["checkpoint"] = True
     if error:
         message["error"] = error
     return encode(message)

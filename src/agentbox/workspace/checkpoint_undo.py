@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: MIT
+"""Undoing a run, and undoing that: which paths, what is kept so that it can be taken back, in which order."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentbox.errors import CheckpointError
+from agentbox.workspace.checkpoint_content import ContentReader, ContentWriter, is_full
+from agentbox.workspace.checkpoint_entries import Change, Entry, differences
+from agentbox.workspace.checkpoint_restore import Plan, Restored, plan, restore
+from agentbox.workspace.checkpoint_scan import Found, Scope, entry_of, open_directory, read_file, walk
+from agentbox.workspace.checkpoint_store import CheckpointStore, Taken, entry_of_row, replace_file
+
+_STATE = "undone"
+
+
+@dataclass(slots=True)
+class Undoing:
+    """What an undoing, or the undoing of one, did. `conflicts` were left since somebody changed them after the run;
+    `left` could not be done; each with why."""
+
+    paths: list[tuple[str, str]] = field(default_factory=list)
+    conflicts: list[tuple[str, str]] = field(default_factory=list)
+    left: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was left."""
+        return not self.conflicts and not self.left
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where a checkpoint stands: `word` is '', 'undoing', 'undone' or 'redoing'; `steps` are what was undone, the
+    `before` of each with the content that it had."""
+
+    word: str
+    steps: tuple[Change, ...]
+
+
+def state_of(store: CheckpointStore, taken: Taken) -> State:
+    """Whether the run was undone. Raises CheckpointError."""
+    text = store.read(taken, _STATE)
+    if text is None:
+        return State("", ())
+    value = json.loads(text)
+    return State(value["state"], tuple(_change(row) for row in value["steps"]))
+
+
+def changes_of(store: CheckpointStore, taken: Taken, *, force: bool) -> list[Change]:
+    """What the run changed. Where it ended before it could note that, with `force` everything that differs now.
+
+    Raises CheckpointError.
+    """
+    noted = store.changes(taken)
+    if noted is not None:
+        return noted
+    if not force:
+        raise CheckpointError(
+            f"the run of {taken.id} was cut off before it could note what it changed",
+            hint="--force takes everything that differs from the checkpoint as changed by it",
+        )
+    before = store.before(taken)
+    after: dict[str, Entry] = {}
+    for found in walk(scope_of(taken)):
+        with contextlib.suppress(FileNotFoundError):
+            after[found.path] = entry_of(found, before.get(found.path))
+    return differences(before, after)
+
+
+def scope_of(taken: Taken) -> Scope:
+    """What the checkpoint covers."""
+    told = taken.details
+    return Scope(
+        str(told["directory"]), tuple(told["roots"]), frozenset(told["excluded"]), tuple(told.get("ignored", ()))
+    )
+
+
+def undo(store: CheckpointStore, taken: Taken, *, force: bool = False) -> Undoing:
+    """Bring back what the run changed, and keep what was there instead. Raises CheckpointError."""
+    _check_place(store, taken)
+    with store.opened(taken) as (store_fd, own):
+        state = state_of(store, taken)
+        if state.word == "undone":
+            raise CheckpointError(
+                f"the run of {taken.id} is undone already",
+                hint="--redo brings its changes back; name an earlier run to undo that one",
+            )
+        changes = changes_of(store, taken, force=force)
+        begun = {step.path: step for step in state.steps}
+        wanted = [Change(change.path, change.after, change.before) for change in changes]
+        found = plan(wanted, force=force, begun=frozenset(begun) if state.word == "undoing" else frozenset())
+        steps = _kept(own, taken.id, found, begun)
+        _note(own, "undoing", steps)
+        before = store.before(taken)
+        with ContentReader(store_fd) as reader:
+            done = restore(found.steps, reader, before)
+        _note(own, "undone", steps)
+    return _told(found, done)
+
+
+def redo(store: CheckpointStore, taken: Taken, *, force: bool = False) -> Undoing:
+    """Bring back what an undoing took away. Raises CheckpointError."""
+    _check_place(store, taken)
+    with store.opened(taken) as (store_fd, own):
+        state = state_of(store, taken)
+        if not state.word:
+            raise CheckpointError(f"the run of {taken.id} was not undone", hint="there is nothing to bring back")
+        wanted = [Change(step.path, step.after, step.before) for step in state.steps]
+        begun = frozenset(step.path for step in state.steps) if state.word != "undone" else frozenset()
+        found = plan(wanted, force=force, begun=begun)
+        _note(own, "redoing", state.steps)
+        known = {step.path: step.before for step in state.steps if step.before is not None}
+        with ContentReader(store_fd) as reader:
+            done = restore(found.steps, reader, known)
+        if not found.conflicts and not done.left:
+            for name in os.listdir(own):
+                if name == _STATE or name.startswith("redo"):
+                    os.unlink(name, dir_fd=own)
+        else:
+            _note(own, "undone", state.steps)
+    return _told(found, done)
+
+
+def _kept(own: int, name: str, found: Plan, begun: dict[str, Change]) -> list[Change]:
+    """The steps of an undoing with the contents kept that it takes away; those that were begun before come first."""
+    used = [file for file in os.listdir(own) if file.startswith("redo")]
+    writer = ContentWriter(own, name, "redo" + "o" * len(used))
+    steps = list(begun.values())
+    try:
+        for step in found.steps:
+            if step.path in begun:
+                continue
+            before = step.before
+            if before is not None and before.kind == "f":
+                before = _keep(step.path, before, writer)
+            steps.append(Change(step.path, before, step.after))
+        writer.finish()
+    except OSError as error:
+        raise CheckpointError(
+            "what would be undone cannot be kept: " + ("the disk is full" if is_full(error) else str(error.strerror)),
+            hint="make room; nothing was undone",
+        ) from error
+    finally:
+        writer.close()
+    return steps
+
+
+def _keep(path: str, entry: Entry, writer: ContentWriter) -> Entry:
+    parent, _, name = path.rpartition("/")
+    fd = open_directory(parent)
+    try:
+        reading = read_file(Found(path, fd, name, os.stat(name, dir_fd=fd, follow_symlinks=False)))
+    finally:
+        os.close(fd)
+    try:
+        file, offset, digest = writer.keep(reading)
+        if digest != entry.content:
+            raise CheckpointError(f"{path} is being changed right now", hint="stop what writes it; nothing was undone")
+        return entry._replace(file=file, offset=offset)
+    finally:
+        os.close(reading.fd)
+
+
+def _check_place(store: CheckpointStore, taken: Taken) -> None:
+    directory = str(taken.details["directory"])
+    if directory != store.directory:
+        raise CheckpointError(
+            f"the checkpoint {taken.id} was taken in {directory}, and this is {store.directory}",
+            hint="go to where it was taken; a project that was moved cannot be undone by it",
+        )
+
+
+def _note(own: int, word: str, steps: Iterable[Change]) -> None:
+    replace_file(own, _STATE, json.dumps({"state": word, "steps": list(steps)}).encode("ascii"))
+
+
+def _change(row: Any) -> Change:
+    path, one, other = row
+    return Change(path, None if one is None else entry_of_row(one), None if other is None else entry_of_row(other))
+
+
+def _told(found: Plan, done: Restored) -> Undoing:
+    return Undoing(done.paths, found.conflicts, done.left)
