@@ -92,6 +92,7 @@ function recordable(options) {
 function record(effects, child, spawn, through) {
   const events = [];
   const parts = { 1: [], 2: [] };
+  const held = {};
   const said = new Said();
   let last = said.mark;
   let error;
@@ -118,28 +119,41 @@ function record(effects, child, spawn, through) {
     } });
     if (typeof through[at] === 'number') {
       stream.on('data', (data) => write(through[at], data));
+      held[at] = stream;
       child.stdio[at] = null;
       child[at === 1 ? 'stdout' : 'stderr'] = null;
     }
   }
-  const finish = () => {
+  let done = false;
+  const finish = (closes) => {
     const { pid, exitCode, signalCode } = child;
-    if (!isWhole) return;
+    if (!isWhole || done) return;
+    done = true;
     const args = { spawn, code: signalCode ? -signalNumber(signalCode) : exitCode ?? 0, pid: pid ?? 0, events };
     for (const [at, name] of [[1, 'stdout'], [2, 'stderr']]) {
       if (child.stdio[at] || typeof through[at] === 'number') args[name] = packed(effects.channel, Buffer.concat(parts[at]));
     }
     if (error) args.error = error;
+    if (!closes) args.closes = false;
     effects.channel.send('observe', 'proc.result', args);
   };
+  // A child with a channel for messages that was told to close it never says that it is closed itself.
+  const streams = [1, 2].map((at) => child.stdio[at] ?? held[at]).filter((stream) => stream?.push);
+  const over = () => {
+    if (!child.send || (child.exitCode === null && child.signalCode === null) || streams.some((one) => !one.closed)) return;
+    setImmediate(setImmediate, finish, false);
+  };
+  for (const stream of streams) stream.once('close', over);
   const { emit: emits } = child;
   Object.defineProperty(child, 'emit', { configurable: true, writable: true, value(name, ...given) {
     if (name === 'error') error ??= failureOf(given[0]);
     else if (name === 'exit') note(['exit']);
     else if (name === 'message') note(['message', given[0]]);
     else if (name === 'disconnect') note(['disconnect']);
-    else if (name === 'close') finish();
-    return Reflect.apply(emits, this, [name, ...given]);
+    else if (name === 'close') finish(true);
+    const heard = Reflect.apply(emits, this, [name, ...given]);
+    if (name === 'exit') over();
+    return heard;
   } });
 }
 
@@ -157,7 +171,7 @@ const playedIn = () => Object.assign(new Writable({ write(_, __, done) { done();
 
 // Let a child say what was recorded of it. `options` are those of ChildProcess.prototype.spawn.
 function play(effects, child, options, recorded) {
-  const { code = 0, pid, error } = recorded;
+  const { code = 0, pid, error, closes = true } = recorded;
   const [out, err] = ['stdout', 'stderr'].map((name) => unpacked(effects.tape, recorded[name]) ?? Buffer.alloc(0));
   const rest = { 1: out, 2: err };
   const events = Array.isArray(recorded.events) ? [...recorded.events] : [[1, out.length], [2, err.length], ['exit']];
@@ -215,7 +229,7 @@ function play(effects, child, options, recorded) {
   function close() {
     const open = child.stdio.slice(1).filter((stream) => stream);
     let left = open.length;
-    const done = () => { if (--left <= 0) child.emit('close', child.exitCode, child.signalCode); };
+    const done = () => { if (--left <= 0 && closes) child.emit('close', child.exitCode, child.signalCode); };
     if (!left) done();
     child.stdin?.destroy();
     for (const stream of open) {
