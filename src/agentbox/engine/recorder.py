@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agentbox.engine.counting import Counting
     from agentbox.engine.keeping import Keeping
     from agentbox.engine.processes import Processes
+    from agentbox.engine.touched import Touched
     from agentbox.trace import frames
 
     # Asked before something happens, by the guest that waits; gives the members of the answer besides `id`.
@@ -47,6 +48,7 @@ _PAUSE_SECONDS = 0.001
 # After the box is dead, what its guards had written is still in the sockets; this bounds a wait that should be none.
 _DRAIN_SECONDS = 5
 MAIN = "main"
+PROC_SPAWN = "proc.spawn"
 PROC_RESULT = "proc.result"
 _WITNESSED = {"open_read": "fs.open_read", "open_write": "fs.open_write", "connect": "net.connect"}
 
@@ -57,8 +59,8 @@ class Recorder:
     With `only_denials`, what the exec judge allowed is not recorded. `on_denial` gets operation, arguments and index of
     each denial that guards claim or that counting gave, of equal ones those of the first. `keeping` takes what is too
     large for a record, in a run that is recorded for a replay; `processes` tells the command's own process and its
-    forks from other programs. `questions` answer, by operation, effects that a guest asks about before they happen; all
-    others may happen.
+    forks from other programs; `touched` keeps what the run changes. `questions` answer, by operation, effects that a
+    guest asks about before they happen; all others may happen.
     """
 
     def __init__(
@@ -70,10 +72,12 @@ class Recorder:
         on_denial: Callable[[str, dict[str, Any], int], None] = lambda *_: None,
         keeping: Keeping | None = None,
         processes: Processes | None = None,
+        touched: Touched | None = None,
         questions: Mapping[str, Question] | None = None,
     ) -> None:
         self._keeping = keeping
         self._processes = processes
+        self._touched = touched
         self._questions = questions or {}
         self._only_denials = only_denials
         self._writer = writer
@@ -143,15 +147,15 @@ class Recorder:
         if kind == "deny":
             self._gated_unrecorded += event.count - 1
 
-    def note(self, kind: Any, op: str, args: dict[str, Any]) -> None:
+    def note(self, kind: Any, op: str, args: dict[str, Any], result: Any = None) -> None:
         """Record something that the runner itself did or saw."""
-        self._append(kind, op, args, "supervisor", None)
+        self._append(kind, op, args, "supervisor", None, result=result)
 
     async def finish(
         self, returncode: int, details: dict[str, Any], sealed: Callable[[], None] = lambda: None
     ) -> Head | None:
         """Read what is still in the sockets, write the end, seal. None when the trace had failed before. `sealed` is
-        called by the thread that sealed it, or tried to."""
+        called where it was sealed, or that was tried: in a thread, where that waits for the disk."""
         self._ticking.cancel()
         if self._accepting is not None:
             self._accepting.cancel()
@@ -162,6 +166,9 @@ class Recorder:
             connection.cancel()
         if self._counting is not None:
             await self._counting.close()
+        if self._touched is not None:
+            await self._touched.finish(self._written)
+            details["files"] = "all" if self._touched.complete else "some"
         self._repeats.flush()
 
         def seal() -> Head | None:
@@ -176,10 +183,13 @@ class Recorder:
                 sealed()
 
         try:
-            return await asyncio.to_thread(seal)
+            return await asyncio.to_thread(seal) if self._writer.waits_for_disk else seal()
         except TraceError as error:
             self._failed(error)
             return None
+
+    def _written(self, path: str, before: Any, after: Any) -> None:
+        self._append("observe", "fs.written", {"path": path, "before": before, "after": after}, "supervisor", None)
 
     async def _tick(self) -> None:
         while True:
@@ -304,10 +314,19 @@ class Recorder:
         if self._keeping is not None:
             request.args = self._keeping.resolved(holder, args)
             request.result = self._keeping.resolved(holder, request.result)
+        if self._touched is not None:
+            if request.op == PROC_RESULT:
+                files = await self._touched.ended(args.get("spawn"))
+                if files is not None:
+                    request.args = {**request.args, "files": files}
+            elif request.ack:
+                await self._touched.ask(request)
         index = self._claimed(request, pid)
-        if request.op == "proc.spawn" and index is not None:
-            return {"ok": True, "result": {"spawn": index}}
-        return {"ok": True}
+        if request.op != PROC_SPAWN or index is None:
+            return {"ok": True}
+        if self._touched is not None:
+            await self._touched.starts(index)
+        return {"ok": True, "result": {"spawn": index}}
 
     def _refused(self, op: str, request: frames.Request, pid: int, why: str) -> dict[str, Any]:
         """Record a denial that only the host could give."""

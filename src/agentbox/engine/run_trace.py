@@ -8,6 +8,7 @@ import hashlib
 import shlex
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import agentbox
@@ -21,6 +22,7 @@ from agentbox.policy.evaluation import decide
 from agentbox.policy.questions import Connect, Env, Exec, Read, Resolve, Unix, Write
 from agentbox.trace.keys import SigningKey
 from agentbox.trace.ledger import Ledger
+from agentbox.trace.syncing import DiskSync
 from agentbox.trace.writer import Run, TraceWriter
 
 if TYPE_CHECKING:
@@ -41,10 +43,11 @@ NO_POLICY_SHA256 = hashlib.sha256(b"").hexdigest()
 class RunTraces:
     """What all traces of a server share: where they lie, the key that signs them, the ledger."""
 
-    def __init__(self, store: TraceStore, key: SigningKey, ledger: Ledger, max_bytes: int) -> None:
+    def __init__(self, store: TraceStore, key: SigningKey, ledger: Path, max_bytes: int) -> None:
+        self._sync = DiskSync()
         self._store = store
         self._key = key
-        self._ledger = ledger
+        self._ledger = Ledger(ledger, force=self._sync.take)
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._removed: set[str] = set()
@@ -52,6 +55,10 @@ class RunTraces:
     def open(self) -> None:
         """See what is there. Raises TraceError."""
         self._removed.update(self._store.open())
+
+    def close(self) -> None:
+        """Wait until everything is on disk."""
+        self._sync.close()
 
     def keep(self, owner: str, run_id: str) -> None:
         """Offer the trace of a run that has ended; the ledger forgets those that made room, many at once."""
@@ -93,7 +100,15 @@ class RunTraces:
             },
         )
         path = self._store.new(request.owner, run_id)
-        return TraceWriter(path, run, self._key, self._ledger, max_bytes=self._max_bytes, force_checkpoints=False)
+        return TraceWriter(
+            path,
+            run,
+            self._key,
+            self._ledger,
+            max_bytes=self._max_bytes,
+            force_checkpoints=False,
+            force=self._sync.take,
+        )
 
 
 class RunTrace:

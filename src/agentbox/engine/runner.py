@@ -49,7 +49,6 @@ from agentbox.policy.document import policies_of
 from agentbox.policy.parser import parse
 from agentbox.records import replace
 from agentbox.trace.keys import KeyStore
-from agentbox.trace.ledger import Ledger
 from agentbox.workspace.names import checked_path
 from agentbox.workspace.snapshots import SnapshotStore
 
@@ -199,7 +198,7 @@ class Runner:
         store = TraceStore(
             settings.runs_trace_dir(), keep_runs=settings.trace_keep_runs, keep_bytes=settings.trace_keep_bytes
         )
-        traces = RunTraces(store, keys.load_or_create(), Ledger(keys.ledger_path), settings.trace_max_bytes)
+        traces = RunTraces(store, keys.load_or_create(), keys.ledger_path, settings.trace_max_bytes)
         traces.open()
         return traces
 
@@ -232,6 +231,8 @@ class Runner:
             await jail.close()
         await self._facilities.close()
         await asyncio.to_thread(self._directories.close)
+        if self._traces is not None:
+            await asyncio.to_thread(self._traces.close)
         self._threads.shutdown(wait=False)
 
     async def run(

@@ -18,7 +18,7 @@ from agentbox.trace.canonical import NotCanonicalError, dumps, loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
 _MAX_LINE_BYTES = 4096
@@ -37,8 +37,11 @@ class Standing:
 class Ledger:
     """An append-only file. Raises TraceError when it cannot be used."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, force: Callable[[int], None] | None = None) -> None:
+        """With `force`, a line that must be on disk is not waited for: it gets a descriptor of the file, which is then
+        its own (syncing.py)."""
         self._path = os.fspath(path)
+        self._force = force
 
     @property
     def path(self) -> Path:
@@ -48,7 +51,7 @@ class Ledger:
         return Path(self._path)
 
     def note(self, standing: Standing, *, durable: bool = False) -> None:
-        """Append a line; with `durable`, wait until it is on disk."""
+        """Append a line; with `durable`, force it to disk."""
         line = (dumps(asdict(standing)) + "\n").encode()
         try:
             with self._locked() as descriptor:
@@ -56,7 +59,9 @@ class Ledger:
                 if _ends_torn(descriptor):
                     line = b"\n" + line
                 _write_all(descriptor, line)
-                if durable:
+                if durable and self._force is not None:
+                    self._force(os.dup(descriptor))
+                elif durable:
                     os.fdatasync(descriptor)
         except OSError as error:
             raise TraceError(

@@ -77,14 +77,17 @@ class TraceWriter:
         *,
         max_bytes: int = MAX_TRACE_BYTES,
         force_checkpoints: bool = True,
+        force: Callable[[int], None] | None = None,
         descriptor: int | None = None,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         """Create `path`, which must not exist, and write the first record.
 
         `max_bytes` bounds the file. Without `force_checkpoints` only the seal waits for the disk: a crash of the
-        machine may take more, and a writer among many does not stop the others. `descriptor` is the file where it was
-        created before (files.py); it is this writer's from now on. `clock` gives nanoseconds since 1970.
+        machine may take more, and a writer among many does not stop the others. With `force` the seal does not wait
+        either: it gets the file's descriptor, which is then its own, before the ledger is told (syncing.py).
+        `descriptor` is the file where it was created before (files.py); it is this writer's from now on. `clock` gives
+        nanoseconds since 1970.
         Raises TraceError.
         """
         self.path = path
@@ -94,6 +97,7 @@ class TraceWriter:
         self._ledger = ledger
         self._max_bytes = max_bytes
         self._force_checkpoints = force_checkpoints
+        self._force_later = force
         self._clock = clock
         self._microseconds = 0
         self._head = record.GENESIS
@@ -204,11 +208,21 @@ class TraceWriter:
     def seal(self) -> Head:
         """Sign the end of the trace, force it to disk, tell the ledger, close the file. Raises TraceError."""
         self._sign(record.SEAL)
-        self._force()
+        if self._force_later is None:
+            self._force()
+        else:
+            self._expect_own_size()
+            descriptor, self._descriptor = self._descriptor, -1
+            self._force_later(descriptor)
         self._note(sealed=True)
         head = self.head
         self.close()
         return head
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether `seal` waits until the trace is on disk."""
+        return self._force_later is None
 
     def close(self) -> None:
         """Close the file without an end; what was not flushed is lost."""
