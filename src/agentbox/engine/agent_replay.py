@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from agentbox.isolation.facilities import Facilities
     from agentbox.models import Limits
     from agentbox.policy.document import AnyPolicy
-    from agentbox.replay.recording import Recording
+    from agentbox.replay.recording import Recording, Step
 
 _REPLAYED = ("python", "node")
 _TERMINAL_SIZE = (24, 80)
@@ -118,6 +118,8 @@ async def replay_agent(request: ReplayRequest, settings: Settings, files: Any, f
         unknown = scratch.put_back(recording.written, kept.read)
         if unknown:
             report.notes.append(f"what these files were before the recorded run was not kept: {', '.join(unknown)}")
+        if (recording.end or {}).get("files") == "some":
+            report.notes.append("not all that the recorded run wrote is known: it wrote to too many files")
         scratch.begin()
         shown = lent.confinement
         if not recording.changes_files():
@@ -169,7 +171,7 @@ class _Session:
         self._argv = argv
         self._diverged = asyncio.Event()
         self._cursor = Cursor(recording)
-        self._player = Player(self._cursor, kept, self._diverged.set)
+        self._player = Player(self._cursor, kept, self._diverged.set, self._on_spawn)
         self._streams: list[Stream] = []
 
     async def run(self) -> None:
@@ -197,6 +199,12 @@ class _Session:
         report.divergences += cursor.unfinished()
         ending = Ending(code, streams, await asyncio.to_thread(self._scratch.changes))
         report.divergences += compare_ends(self._recording, ending, self._recorded_bytes)
+
+    def _on_spawn(self, step: Step) -> None:
+        """A program's result is given: what it wrote is there before."""
+        files = self._recording.spawned.get(step.index, {}).get("files")
+        if isinstance(files, dict):
+            self._scratch.apply(files, self._kept.read)
 
     def _recorded_bytes(self, facts: Mapping[str, Any]) -> bytes | None:
         name = facts.get("kept")

@@ -19,6 +19,7 @@ from agentbox.engine.signals import Signals
 from agentbox.engine.starting_point import starting_point
 from agentbox.engine.startup_files import StartupFiles, in_words
 from agentbox.engine.terminal import Terminal
+from agentbox.engine.touched import Touched
 from agentbox.errors import AgentboxError, CheckpointError, ConfinementError, InvalidRequestError
 from agentbox.light import asyncio, contextlib, signal
 from agentbox.linux.cgroups import CgroupTree
@@ -106,10 +107,20 @@ class Session:
             only_denials=request.witness == "off",
             keeping=self._keeping,
             processes=self._processes,
+            touched=self._new_touched(),
         )
         building.on_spawn = self._seen
         self._checkpointing: Checkpointing | None = self._new_checkpointing(run.id) if request.checkpoint else None
+        self._box: LiveBox | None = None
+        self._deciding: asyncio.Task[None] | None = None
         self._outcome = AgentOutcome(1, run_files.trace, {}, run.id, warnings=lent.warnings)
+
+    def _new_touched(self) -> Touched:
+        confinement = self._lent.confinement
+        writable = [grant.path for grant in confinement.files if grant.writable and grant.present]
+        own = [f"{self._request.directory}/.agentbox", os.path.realpath(self._run_files.trace)]
+        denied = [denial.path for denial in confinement.file_denials if denial.present]
+        return Touched(writable, [*own, *denied], self._keeping)
 
     def _new_checkpointing(self, run_id: str) -> Checkpointing:
         from agentbox.engine.checkpointing import Checkpointing
@@ -188,14 +199,29 @@ class Session:
         return self._outcome
 
     async def _take_before_start(self, checkpointing: Checkpointing) -> None:
-        """Take the checkpoint for a command that asks nobody. Raises CheckpointError; nothing ran then."""
+        """Take the checkpoint where no kernel holds a program that asks nobody. Raises CheckpointError; nothing ran
+        then."""
+        if self._view.kind in ("python", "node"):
+            return
         why = await checkpointing.take("start", " ".join(self._request.argv))
         if why:
             raise CheckpointError(why, hint="nothing was started")
 
     def _seen(self, report: dict[str, Any]) -> None:
         """The exec judge or the kernel witness reports."""
+        if "change" in report:
+            self._deciding = asyncio.create_task(self._decide_on_changes(report["change"]))
+            return
         self._recorder.seen(report)
+
+    async def _decide_on_changes(self, change: dict[str, Any]) -> None:
+        """A program is about to change something for the first time, and waits."""
+        assert self._checkpointing is not None
+        assert self._box is not None
+        why = await self._checkpointing.take(change["call"], change["path"])
+        # The box may be gone by now.
+        with contextlib.suppress(OSError):
+            await self._box.decide_on_changes(allowed=not why)
 
     def _look_for_startup_files(self) -> None:
         """Say what the run wrote that will run later, in the trace and in the summary."""
@@ -223,7 +249,8 @@ class Session:
         listener = self._planned.outside.listener if self._planned.outside else box.channel
         if listener is not None:
             self._recorder.listen(listener, self._counting(), enforced=not self._request.observe)
-        if self._checkpointing is not None and self._view.kind not in ("python", "node"):
+        self._box = box
+        if self._checkpointing is not None and self._planned.outside is not None:
             await self._take_before_start(self._checkpointing)
         terminal = Terminal.of_this_process()
         watch = asyncio.create_task(box.watch_memory())

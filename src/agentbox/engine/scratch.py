@@ -124,6 +124,8 @@ class Scratch:
         if place is None:
             return True
         data = None
+        if isinstance(state, dict) and not state.keys() & {"sha256", "directory", "link"}:
+            return False
         if isinstance(state, dict) and "sha256" in state:
             data = read(str(state["sha256"]))
             if data is None:

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: MIT
+"""The granted files that a recorded run changes: what each was before, kept so that a replay can begin from there, and
+what it was in the end, to compare with.
+
+Guards ask before they change a file, so what was there is still there then. What other programs change is found by
+looking at all granted files before and after each of them, as long as they are few enough.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from agentbox.light import asyncio, contextlib, digests
+from agentbox.policy.paths import is_below
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
+
+    from agentbox.engine.keeping import Keeping
+    from agentbox.trace import frames
+
+# Of a larger file the former content is not kept: a run would wait for it.
+MAX_KEPT_FILE_BYTES = 16 << 20
+MAX_TOUCHED = 20_000
+MAX_LOOKED_AT = 20_000
+_CHUNK = 1 << 20
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NO_CHANGE = frozenset({"fs.open_read", "fs.read_text"})
+# What SQLite puts beside a database without asking anybody.
+_BESIDE_DATABASES = ("-journal", "-wal", "-shm")
+
+# Device, number, size, mode, times.
+_Facts = tuple[int, ...]
+
+
+class Touched:
+    """What one run changes at and below `writable`, but for what lies at and below `excluded`."""
+
+    def __init__(self, writable: Sequence[str], excluded: Sequence[str], keeping: Keeping) -> None:
+        self._writable = tuple(writable)
+        self._excluded = tuple(excluded)
+        self._keeping = keeping
+        self._before: dict[str, dict[str, Any] | None] = {}
+        # The looks at everything that lie before programs that have not ended.
+        self._looks: dict[int, dict[str, _Facts]] = {}
+        self.complete = True
+
+    async def ask(self, request: frames.Request) -> None:
+        """Keep what a guard is about to change."""
+        if not request.op.startswith("fs.") or request.op in _NO_CHANGE:
+            return
+        for name in ("path", "to"):
+            path = request.args.get(name)
+            if isinstance(path, str) and self._is_granted(path) and path not in self._before:
+                await asyncio.to_thread(self._keep, path, whole=request.op == "fs.rename")
+
+    async def starts(self, spawn: int) -> None:
+        """Another program is about to start."""
+        look = await asyncio.to_thread(self._look)
+        if look is None:
+            self.complete = False
+        else:
+            self._looks[spawn] = look
+
+    async def ended(self, spawn: Any) -> dict[str, Any] | None:
+        """What another program changed: the state of each file, with its content kept; None where that is not known."""
+        before = self._looks.pop(spawn, None) if type(spawn) is int else None
+        if before is None:
+            return None
+        return await asyncio.to_thread(self._changed_since, before)
+
+    async def finish(self, note: Callable[[str, Any, Any], None]) -> None:
+        """Hand over each path that was changed, with what it was and is."""
+        for before in self._looks.values():
+            # Programs that nobody waited for.
+            await asyncio.to_thread(self._changed_since, before)
+        for path, before, after in await asyncio.to_thread(self._compared):
+            note(path, before, after)
+
+    def _is_granted(self, path: str) -> bool:
+        return any(is_below(path, top) for top in self._writable) and not any(
+            is_below(path, top) for top in self._excluded
+        )
+
+    def _keep(self, path: str, *, whole: bool) -> None:
+        if len(self._before) >= MAX_TOUCHED:
+            self.complete = False
+            return
+        self._before[path] = state = self._state(path, keep=True)
+        if whole and state is not None and state.get("directory"):
+            for below, _ in self._walk([path]):
+                if below not in self._before and len(self._before) < MAX_TOUCHED:
+                    self._before[below] = self._state(below, keep=True)
+
+    def _state(self, path: str, *, keep: bool) -> dict[str, Any] | None:
+        """What a path is, None for nothing; with its content kept if it is to be."""
+        with contextlib.suppress(OSError), _opened(os.path.dirname(path)) as above:
+            name = os.path.basename(path)
+            found = os.stat(name, dir_fd=above, follow_symlinks=False)
+            mode = stat.S_IMODE(found.st_mode)
+            if stat.S_ISDIR(found.st_mode):
+                return {"directory": True, "mode": mode}
+            if stat.S_ISLNK(found.st_mode):
+                return {"link": os.readlink(name, dir_fd=above)}
+            state: dict[str, Any] = {"bytes": found.st_size, "mode": mode, "mtime_ns": str(found.st_mtime_ns)}
+            if stat.S_ISREG(found.st_mode) and (not keep or found.st_size <= MAX_KEPT_FILE_BYTES):
+                state["sha256"] = self._content(above, name, keep=keep)
+            return state
+        return None
+
+    def _content(self, above: int, name: str, *, keep: bool) -> str:
+        descriptor = os.open(name, _FILE, dir_fd=above)
+        try:
+            if keep:
+                data = b""
+                while piece := os.read(descriptor, _CHUNK):
+                    data += piece
+                    if len(data) > MAX_KEPT_FILE_BYTES:
+                        raise OSError("it grows")
+                return self._keeping.keep(data)
+            digest = digests.sha256(b"")
+            while piece := os.read(descriptor, _CHUNK):
+                digest.update(piece)
+            return digest.hexdigest()
+        finally:
+            os.close(descriptor)
+
+    def _look(self) -> dict[str, _Facts] | None:
+        """All granted files as they are; None for too many."""
+        found: dict[str, _Facts] = {}
+        for path, facts in self._walk(self._writable):
+            found[path] = facts
+            if len(found) > MAX_LOOKED_AT:
+                return None
+        return found
+
+    def _changed_since(self, before: dict[str, _Facts]) -> dict[str, Any] | None:
+        now = self._look()
+        if now is None:
+            self.complete = False
+            return None
+        changed = [path for path in {**before, **now} if before.get(path) != now.get(path)]
+        files = {}
+        for path in sorted(changed):
+            if path not in self._before:
+                # What it was is gone; a path that was not there is known all the same.
+                self._before[path] = {"unknown": True} if path in before else None
+            files[path] = self._state(path, keep=True)
+        return files
+
+    def _compared(self) -> list[tuple[str, Any, Any]]:
+        paths = dict.fromkeys(self._before)
+        for path in self._before:
+            for beside in _BESIDE_DATABASES:
+                if path + beside not in paths and os.path.lexists(path + beside):
+                    paths[path + beside] = None
+        for path, before in self._before.items():
+            if before is None:
+                # It may have come by a rename, with everything in it.
+                for below, _ in self._walk([path]):
+                    paths.setdefault(below)
+        found = []
+        for path in sorted(paths):
+            before, after = self._before.get(path), self._state(path, keep=False)
+            if _same(before, after):
+                continue
+            found.append((path, before, after))
+        return found
+
+    def _walk(self, tops: Sequence[str]) -> Iterator[tuple[str, _Facts]]:
+        """Everything at and below, no link followed."""
+        waiting = list(tops)
+        while waiting:
+            path = waiting.pop()
+            if any(is_below(path, top) for top in self._excluded):
+                continue
+            try:
+                found = os.lstat(path)
+            except OSError:
+                continue
+            if stat.S_ISDIR(found.st_mode):
+                yield path, (found.st_dev, found.st_ino, found.st_mode)
+                with contextlib.suppress(OSError), _opened(path) as descriptor:
+                    waiting += [f"{path}/{name}" for name in os.listdir(descriptor)]
+            else:
+                yield (
+                    path,
+                    (
+                        found.st_dev,
+                        found.st_ino,
+                        found.st_mode,
+                        found.st_size,
+                        found.st_mtime_ns,
+                        found.st_ctime_ns,
+                    ),
+                )
+
+
+def _same(before: Any, after: Any) -> bool:
+    """Whether a file is what it was, whatever its times."""
+    if before is None or after is None:
+        return before is after
+    return "unknown" not in before and all(
+        before.get(name) == after.get(name) for name in ("sha256", "directory", "link", "mode", "bytes")
+    )
+
+
+@contextlib.contextmanager
+def _opened(directory: str) -> Iterator[int]:
+    """A descriptor of an absolute directory, reached without following a link. Raises OSError."""
+    at = os.open("/", _DIRECTORY)
+    try:
+        for part in directory.split("/"):
+            if part:
+                below = os.open(part, _DIRECTORY, dir_fd=at)
+                os.close(at)
+                at = below
+        yield at
+    finally:
+        os.close(at)
