@@ -86,6 +86,7 @@ class AgentBox:
         on_spawn: Callable[[dict[str, Any]], None],
         *,
         witness_all: bool,
+        checkpoint: bool = False,
         network: Network | None = None,
     ) -> LiveBox:
         """The box, ready for the command; `on_spawn` gets what the exec judge reports. Raises IsolationError."""
@@ -112,6 +113,7 @@ class AgentBox:
                 channel=CHANNEL,
                 home=self._home(),
                 witness_all=witness_all,
+                checkpoint=checkpoint,
                 sources=tuple(sorted(self._sources.items())),
             ),
             host_uid=uid,

@@ -117,7 +117,7 @@ async def run_agent(request: AgentRequest, settings: Settings, files: Any, facil
             lent.warnings += beyond_disk_limit(request.policy, lent.confinement)
         open_way_out = _plan_way_out(rules, lent, request, settings.dns_upstream) if walled else None
         planned = AgentBox(lent.confinement, request.policy, view, directory, guard, walled=walled)
-        building = Building(planned, facilities, witness_all=request.witness == "all")
+        building = Building(planned, facilities, witness_all=request.witness == "all", checkpoint=request.checkpoint)
         if open_way_out is None:
             # What records the run, and its trace, come to be meanwhile; the command starts after both.
             await building.begin()
@@ -135,11 +135,14 @@ class Building:
     """The box of a run while it is built. What its exec judge reports goes to `on_spawn`, which is set before the
     command starts."""
 
-    def __init__(self, planned: AgentBox, facilities: Facilities, *, witness_all: bool) -> None:
+    def __init__(
+        self, planned: AgentBox, facilities: Facilities, *, witness_all: bool, checkpoint: bool = False
+    ) -> None:
         self.planned = planned
         self.facilities = facilities
         self.on_spawn: Callable[[dict[str, Any]], None] = lambda _: None
         self._witness_all = witness_all
+        self._checkpoint = checkpoint
         self._begun: asyncio.Task[LiveBox] | None = None
         self._taken = False
 
@@ -156,7 +159,11 @@ class Building:
 
     async def _build(self, network: Network | None) -> LiveBox:
         return await self.planned.build(
-            self.facilities, lambda report: self.on_spawn(report), witness_all=self._witness_all, network=network
+            self.facilities,
+            lambda report: self.on_spawn(report),
+            witness_all=self._witness_all,
+            checkpoint=self._checkpoint,
+            network=network,
         )
 
     async def give_up(self) -> None:

@@ -90,6 +90,9 @@ class AnyBox(Protocol):
     ) -> tuple[int, asyncio.Future[CommandExit], int]:
         """As `start`, on a terminal of the box. Raises OSError."""
 
+    async def decide_on_changes(self, *, allowed: bool) -> None:
+        """Let calls that wait for a checkpoint go on, or not. Raises OSError."""
+
     async def signal(self, key: int, number: int) -> None:
         """Send a signal to a program's process group."""
 
@@ -179,6 +182,10 @@ class LiveBox:
     async def signal(self, key: int, number: int) -> None:
         """Send a signal to a program's process group."""
         await self._box.signal(key, number)
+
+    async def decide_on_changes(self, *, allowed: bool) -> None:
+        """Say whether there is a checkpoint, and calls that wait for it may go on. Raises OSError."""
+        await self._box.decide_on_changes(allowed=allowed)
 
     def kill(self) -> None:
         """Begin killing everything in the box."""

@@ -303,6 +303,11 @@ class Box:
         self._verdicts = channel
         self._listener = asyncio.create_task(listen())
 
+    async def decide_on_changes(self, *, allowed: bool) -> None:
+        """Tell the exec judge whether there is a checkpoint, and calls that wait for it may go on. Raises OSError."""
+        if self._verdicts is not None:
+            await self._verdicts.send({"checkpoint": allowed})
+
     def _died(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         self._gone.set()

@@ -125,6 +125,7 @@ class LaunchPlan:
     channel: str = ""
     judge: bool = False
     witness_all: bool = False
+    checkpoint: bool = False
     exec_rules: tuple[tuple[dict[str, object], ...], ...] | None = None
     command: dict[str, object] | None = None
     staged: bool = False
@@ -261,6 +262,7 @@ class AgentView:
     channel: str
     home: str
     witness_all: bool = False
+    checkpoint: bool = False
     sources: tuple[tuple[str, str], ...] = ()
 
 
@@ -303,6 +305,7 @@ def agent_plan(
         channel=view.channel,
         judge=True,
         witness_all=view.witness_all,
+        checkpoint=view.checkpoint,
         exec_rules=exec_rules_of(confinement),
         command={"exe": view.command[0], "args": view.command[1]},
     )

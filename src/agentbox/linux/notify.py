@@ -26,9 +26,23 @@ _SET_FLAGS = 0x40082104
 _SYNC_WAKE_UP = 1
 _CONTINUE = 1
 
+# Calls that can change a file system by what they say, and opening, which can by its flags: what is written to a
+# descriptor was opened for it. `bind` makes a socket's file.
+CHANGING = (
+    "bind", "chmod", "chown", "creat", "fchmod", "fchmodat", "fchmodat2", "fchown", "fchownat", "fremovexattr",
+    "fsetxattr", "futimesat", "lchown", "link", "linkat", "lremovexattr", "lsetxattr", "mkdir", "mkdirat", "mknod",
+    "mknodat", "removexattr", "rename", "renameat", "renameat2", "rmdir", "setxattr", "symlink", "symlinkat",
+    "truncate", "unlink", "unlinkat", "utime", "utimensat", "utimes",
+)  # fmt: skip
+# Where the flags of an open stand among its arguments.
+OPENING = {"open": 1, "openat": 2}
+# O_WRONLY, O_RDWR, O_CREAT, O_TRUNC; O_TMPFILE needs one of the first two.
+CHANGING_FLAGS = 0o1 | 0o2 | 0o100 | 0o1000
+
 _USER_NOTIF, _ALLOW = 0x7FC00000, 0x7FFF0000
 _NUMBER, _ARCHITECTURE = 0, 4
-_EQUAL = 0x15
+_EQUAL, _SOME = 0x15, 0x45
+_FIRST_ARGUMENT = 16
 _NOTIFICATION = struct.Struct("=QIIiIQ6Q")
 _RESPONSE = struct.Struct("=QqiI")
 
@@ -47,23 +61,40 @@ class Notification:
         self.arguments = arguments
 
 
-def build(names: tuple[str, ...], machine: str | None = None) -> bytes:
+def build(names: tuple[str, ...], machine: str | None = None, *, changes: bool = False) -> bytes:
     """A filter that asks about the named calls and about every socket that a box may not have, and lets everything
-    else through. The guest filter beside it is that of `seccomp.leaving_sockets`. Pure."""
+    else through. With `changes` it asks about every call that can change a file system too. The guest filter beside it
+    is that of `seccomp.leaving_sockets`. Pure."""
     machine = machine or os.uname().machine
     program = seccomp.Program()
     program.load(_ARCHITECTURE)
     program.jump(_EQUAL, seccomp.ARCHITECTURES[machine], None, "allow")
     program.load(_NUMBER)
     seccomp.ask_about_sockets(program, _USER_NOTIF, machine)
-    for name in names:
+    opening = {name: at for name, at in OPENING.items() if changes and name not in names}
+    for name in (*names, *(CHANGING if changes else ())):
         if (nr := number(name, machine)) is not None:
             program.jump(_EQUAL, nr, "notify")
+    for name in opening:
+        if (nr := number(name, machine)) is not None:
+            program.jump(_EQUAL, nr, name)
     program.label("allow")
+    program.answer(_ALLOW)
+    for name, at in opening.items():
+        program.label(name)
+        program.load(_FIRST_ARGUMENT + 8 * at)
+        program.jump(_SOME, CHANGING_FLAGS, "notify", "allowed")
+    program.label("allowed")
     program.answer(_ALLOW)
     program.label("notify")
     program.answer(_USER_NOTIF)
     return program.assemble()
+
+
+def changes_files(name: str, arguments: tuple[int, ...]) -> bool:
+    """Whether a call, of which the filter asks, can change a file system."""
+    at = OPENING.get(name)
+    return name in CHANGING if at is None else bool(arguments[at] & CHANGING_FLAGS)
 
 
 def install(program: bytes) -> int:

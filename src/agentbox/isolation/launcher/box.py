@@ -173,6 +173,14 @@ def _limit_resources(plan: dict[str, Any]) -> None:
             resource.setrlimit(which, (ceiling, ceiling))
 
 
+def _asking(plan: dict[str, Any]) -> bytes:
+    """The filter that asks the judge."""
+    if not plan["witness_all"] and not plan["checkpoint"]:
+        return _JUDGED
+    names = judge.CALLS + (judge.WITNESSED if plan["witness_all"] else ())
+    return notify.build(names, changes=plan["checkpoint"])
+
+
 def _confine(plan: dict[str, Any], judge_end: socket.socket) -> None:
     """Last and in this order: capabilities go (dropping them needs one), then Landlock (opens paths), then
     resource limits, then the filter that refuses all of the above to whatever comes later."""
@@ -190,8 +198,7 @@ def _confine(plan: dict[str, Any], judge_end: socket.socket) -> None:
     _limit_resources(plan)
     if plan["judge"]:
         with step("exec judge"):
-            asking = notify.build(judge.CALLS + judge.WITNESSED) if plan["witness_all"] else _JUDGED
-            listener = notify.install(asking)
+            listener = notify.install(_asking(plan))
             socket.send_fds(judge_end, [b"l"], [listener])
             os.close(listener)
         guest_filter = seccomp.leaving_sockets(guest_filter)

@@ -19,6 +19,7 @@ from time import monotonic
 
 from agentbox.isolation.launcher import wire
 from agentbox.isolation.launcher.exec_rules import ExecRules
+from agentbox.isolation.launcher.held import Held
 from agentbox.isolation.launcher.reports import Reports
 from agentbox.light import contextlib, signal, socket
 from agentbox.linux import notify, process, ptrace, seccomp
@@ -33,8 +34,6 @@ WITNESSED = ("open", "openat", "creat", "connect")
 # What needs no haste waits so long: reports of what was allowed, and threads that came back from their execve.
 _LATER_MS = 10
 _SIGNAL_BYTES = 128
-# More than the owner's one short message.
-_FRAME_BYTES = 4096
 _AT_FDCWD = -100
 _OWN = (b"/proc/self/", b"/proc/thread-self/")
 _ENV = ("/usr/bin/env", "/bin/env")
@@ -57,6 +56,7 @@ class Judge:
         self.listener = listener
         self.proc = proc
         self.owner = owner
+        self.orders = wire.Receiver(owner)
         self.reports = Reports(owner)
         self.init_pid = init_pid
         self.init_fd = init_fd
@@ -80,6 +80,9 @@ class Judge:
         self.socket = number("socket")
         self.executing = {number(name) for name in CALLS}
         self.opening = {nr: name for name in WITNESSED if (nr := number(name)) is not None}
+        # Nothing that could change a file goes on before the owner has a checkpoint of them all.
+        self.held = Held(listener, proc, self.reports) if plan.get("checkpoint") else None
+        self.witnesses = plan["witness_all"]
 
     def serve(self) -> None:
         """Answer until init has died; tracees die with this process."""
@@ -126,10 +129,20 @@ class Judge:
             self.consider(call)
 
     def finish(self) -> bool:
-        """The owner has ended all programs, and wants to hear of everything that was seen; or it is gone: then False.
-        It says nothing else."""
-        if not self.owner.recv(_FRAME_BYTES):
+        """What the owner says; False when it is gone. It has ended all programs, and wants to hear of everything that
+        was seen; or it has a checkpoint, or could not take it."""
+        if not self.orders.fill():
             return False
+        while (taken := self.orders.take()) is not None:
+            if "checkpoint" in taken[0]:
+                if self.held is not None:
+                    self.held.decided(taken[0]["checkpoint"])
+            else:
+                self.tell_all()
+        return True
+
+    def tell_all(self) -> None:
+        """Tell everything that was seen, when nothing runs any more."""
         asking = select.poll()
         asking.register(self.listener, select.POLLIN)
         while any(event & select.POLLIN for _, event in asking.poll(0)):
@@ -138,7 +151,6 @@ class Judge:
         self.reports.flush()
         with contextlib.suppress(OSError):
             wire.send(self.owner, {"settled": True})
-        return True
 
     def settle(self) -> None:
         """Tell what was allowed. Stop threads whose execve was let through and has not succeeded so far: most likely
@@ -158,12 +170,16 @@ class Judge:
             os.pwrite(self.seen_fd, b"s", 0)
             self.seen_fd = -1
         if call.number in self.executing:
+            if self.held is not None:
+                self.held.begun = True
             self.consider(call)
         elif call.number == self.socket:
             self.refuse_socket(call)
         else:
-            self.witness(call)
-            notify.let_through(self.listener, call)
+            if self.witnesses and call.number in self.opening:
+                self.witness(call)
+            if self.held is None or not self.held.takes(call):
+                notify.let_through(self.listener, call)
 
     def refuse_socket(self, call: notify.Notification) -> None:
         """A thread wants a socket that no box has: the filter asks about no other. Its words are in registers, so what

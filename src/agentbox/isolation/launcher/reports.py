@@ -51,6 +51,11 @@ class Reports:
         """A socket was refused, of the kind that these words of socket(2) mean."""
         self._add({"socket": {"pid": pid, "family": family, "type": kind & _SOCKET_KIND, "protocol": protocol}}, 0)
 
+    def change(self, pid: int, call: str, path: str) -> None:
+        """The first call that may change a file waits for the owner."""
+        self._add({"change": {"pid": pid, "call": call, "path": path}}, 0)
+        self.flush()
+
     def _add(self, report: dict[str, Any], size: int) -> None:
         if self._bytes + size > _MAX_WAITING_BYTES or len(self.waiting) >= _MAX_WAITING:
             self.flush()

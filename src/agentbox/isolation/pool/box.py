@@ -287,6 +287,9 @@ class PooledBox:
 
     # Ended.
 
+    async def decide_on_changes(self, *, allowed: bool) -> None:
+        """Nothing waits: runs of a pool take no checkpoint."""
+
     def kill(self) -> None:
         """Begin killing everything in it."""
         with contextlib.suppress(ProcessLookupError):
