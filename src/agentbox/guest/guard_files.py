@@ -28,7 +28,8 @@ for entry in sorted(os.listdir(directory + "/guard")):
         path = directory + "/guard/" + entry
         with open(path, "rb") as file:
             name = sys.argv[2] + "/guard/" + entry
-            bundle[entry[:-3]] = compile(file.read(), name, "exec", dont_inherit=True, optimize=2)
+            code = compile(file.read(), name, "exec", dont_inherit=True, optimize=2)
+        bundle[entry[:-3]] = marshal.dumps(code)
 name = directory + "/guard." + sys.implementation.cache_tag + ".bundle"
 with open(name + ".new", "wb") as file:
     file.write(marshal.dumps(bundle))

@@ -63,14 +63,18 @@ class ArmingError(Exception):
     """The guard cannot arm; the message says why."""
 
 
-def arm(directory: str, doors: Any, code: Any) -> None:
+def arm(directory: str, doors: Any, code: Any, door: Any) -> None:
     """Arm this interpreter. `directory` is the guard's own, `doors` the module of that name, `code` what `code_of`
-    gave. Raises ArmingError."""
+    gave; `door` loads a further module of what a program can touch. Raises ArmingError."""
     given = _environment()
-    handlers, capped, forked = _parts(given, _tables(given, directory), _channel_path(given), doors, code)
+    handlers, capped, forked, freeze = _parts(given, _tables(given, directory), _channel_path(given), doors, code)
     doors.install(capped, tuple(WRITING) if capped else ())
-    posix.register_at_fork(after_in_child=forked)
+    if freeze is None:
+        posix.register_at_fork(after_in_child=forked)
     sys.addaudithook(doors.hook_over(handlers.get))
+    if freeze is not None:
+        # What is loaded already asks at once.
+        freeze(door, forked)
 
 
 def rehearse(doors: Any, code: Any, policy: str) -> None:
@@ -82,13 +86,14 @@ def rehearse(doors: Any, code: Any, policy: str) -> None:
 
 
 def _parts(given: dict[str, str], tables: Any, channel_path: str, doors: Any, code: Any) -> Any:
-    """The handlers of the hook, whether the policy has caps, and what a forked child does first."""
+    """The handlers of the hook, whether the policy has caps, what a forked child does first, and what makes a run one
+    that can be replayed, None for one that cannot."""
     enforce = _one_of(given, "AGENTBOX_ENFORCE", {"1": True, "0": False}, "1")
     strict = _one_of(given, "AGENTBOX_WALL", {"jail": False, "none": True}, "none")
     replay = _one_of(given, "AGENTBOX_MODE", {"record": False, "replay": True}, "record")
     answers = Answers(tables)
     channel = Channel(channel_path)
-    lanes = Lanes(not strict)
+    lanes = Lanes(not strict, _HASH)
     recorded = bool(given.get("AGENTBOX_SEED"))
     own_code = doors.hook_over.__code__.co_filename.rpartition("/guard/")[0] + "/"
     effects = Effects(channel, lanes, enforce, strict, replay, recorded, own_code)
@@ -128,7 +133,12 @@ def _parts(given: dict[str, str], tables: Any, channel_path: str, doors: Any, co
     handlers: dict[str, Any] = {doors.EVENT: services.on_event}
     for part in (files, network, processes, interpreter):
         handlers.update(part.handlers())
-    return handlers, caps.active, _all(channel.forked, lanes.forked, caps.forked)
+    freeze = None
+    if recorded:
+        from .freezing import freezing
+
+        freeze = freezing(given, doors, effects, services, _HASH)
+    return handlers, caps.active, _all(channel.forked, lanes.forked, caps.forked, observations.forked), freeze
 
 
 def _all(*functions: Any) -> Any:

@@ -25,6 +25,8 @@ PATCHED = ("readline", "_socket", "_posixsubprocess")
 # What an agent can import in every interpreter: its functions always from here, the package where it has none.
 _PACKAGE, _CLIENT = "agentbox", "agentbox.client"
 _audit = sys.audit
+# What else is done to modules when they have been loaded, by their names.
+_later: dict[str, Any] = {}
 
 
 def hook_over(get: Any) -> Any:
@@ -71,13 +73,13 @@ def install(capped: bool, writing: Any) -> None:
             return os_open(path, flags, mode)
         return int(ask("open", path, flags, mode, dir_fd))
 
-    _replace("open", _bound(open, "open"))
+    replace("open", bound(open, "open"))
     for name in ("mkfifo", "mknod"):
-        _replace(name, _asking(name))
+        replace(name, _asking(name))
     if capped:
         for name in writing:
             if hasattr(posix, name):
-                _replace(name, _asking(name))
+                replace(name, _asking(name))
         builtins.open = io.open = _open_file(io.open)
     _imp.create_builtin = _asking("create_builtin")
     for name in PATCHED:
@@ -100,6 +102,14 @@ def patch(module: Any, name: str) -> None:
                 setattr(module, function, _asking(function))
 
 
+def later(name: str, change: Any) -> None:
+    """Call `change` with a module when it is loaded, now if it is."""
+    _later[name] = (*_later.get(name, ()), change)
+    module = sys.modules.get(name)
+    if module is not None:
+        change(module)
+
+
 class Finder:
     """Lets the others find a module that is to be patched when it has been loaded."""
 
@@ -107,7 +117,7 @@ class Finder:
         """The spec of one of these modules, None for all others."""
         if name == _CLIENT:
             return _own_spec(name, "client.py")
-        if name not in PATCHED:
+        if name not in PATCHED and name not in _later:
             return self._find_package(name, path, target) if name == _PACKAGE else None
         for finder in sys.meta_path:
             if finder is not self and hasattr(finder, "find_spec"):
@@ -151,24 +161,28 @@ class Loader:
         """Fill the module and patch it."""
         self._real.exec_module(module)
         module.__spec__.loader = module.__loader__ = self._real
-        ask("keep", module, module.__name__)
-        patch(module, module.__name__)
+        name = module.__name__
+        if name in PATCHED:
+            ask("keep", module, name)
+            patch(module, name)
+        for change in _later.get(name, ()):
+            change(module)
 
 
 def _asking(name: str) -> Any:
     def function(_: Any, *arguments: Any, **named: Any) -> Any:
         return ask(name, *arguments, named) if named else ask(name, *arguments)
 
-    return _bound(function, name)
+    return bound(function, name)
 
 
-def _bound(function: Any, name: str) -> Any:
+def bound(function: Any, name: str) -> Any:
     """A callable that stays itself when it becomes an attribute of a class, as the built-in function does."""
     function.__name__ = function.__qualname__ = name
     return _Method(function, name)
 
 
-def _replace(name: str, function: Any) -> None:
+def replace(name: str, function: Any) -> None:
     """Put a function in the place of one of `os`, also in the sets by which `os` says what it supports."""
     real = getattr(posix, name)
     for supported in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):

@@ -49,6 +49,8 @@ class Effects:
         self.strict = strict
         self.replay = replay
         self.recorded = recorded or replay
+        # In a run that can be replayed: what the clocks said is told before anything else of a lane is.
+        self.clocks: Any = None
         # Where a program stands is said by the innermost frame of none of these.
         self._below = (*([own_code] if own_code else []), _LIBRARY, "<frozen ")
 
@@ -103,7 +105,9 @@ class Effects:
         """Ask the host, in `lane` or the caller's own: the error to raise, if any, and the answer. `more` are members
         of `at` in a replay."""
         if lane is None:
-            lane = self.lanes.current()
+            lane = self.lane()
+            if self.replay and more is None and self.clocks is not None:
+                more = self.clocks.left()
         if self.replay:
             if ">" in lane and kind in ("effect", "observe"):
                 # What a served effect does inside itself was not compared when it was recorded either.
@@ -131,13 +135,20 @@ class Effects:
 
     def record(self, op: str, args_text: str, result_text: str, lane: Any = None) -> None:
         """Record an effect that has happened, with its result."""
-        lane = text_of(self.lanes.current() if lane is None else lane)
+        own = self.lane()
+        lane = text_of(own if lane is None else lane)
         body = f'{{"id":0,"kind":"effect","op":"{op}","args":{args_text},"result":{result_text},"lane":{lane}}}'
         self.channel.send(body.encode("ascii"))
 
     def diverged(self, text: str) -> Any:
         """The error of a replay that cannot go on here."""
         return named_error("ReplayDivergence", text)
+
+    def lane(self) -> str:
+        """The lane of the caller, for a record: what its clocks said is told before."""
+        if self.clocks is not None:
+            self.clocks.tell_first()
+        return str(self.lanes.current())
 
     def place(self) -> Any:
         """Where the program stands: file and line of the innermost frame that is neither the standard library's nor
@@ -156,11 +167,11 @@ class Effects:
 
     def send_again(self, body: bytes) -> None:
         """Send what `body` gave."""
-        lane = self.lanes.current()
+        lane = self.lane()
         self.channel.send(body + (b'"main"}' if lane == "main" else text_of(lane).encode("ascii") + b"}"))
 
     def _body(self, kind: str, op: str, args_text: str) -> bytes:
-        lane = text_of(self.lanes.current())
+        lane = text_of(self.lane())
         return (f'{{"id":0,"kind":"{kind}","op":"{op}","args":{args_text},"lane":{lane}}}').encode("ascii")
 
 

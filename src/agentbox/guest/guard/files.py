@@ -79,11 +79,20 @@ class Files:
         leads to now, it is the same file with the same content, and its record is ready."""
         quick, slow, send = self._observations.quick, self.on_open, self._effects.channel.send_ready
         main, loaded = get_ident(), sys.modules
+        lane = self._effects.lanes.first()
+        # What its clocks said must be told before.
+        calls = lane.calls
 
         def on_open(given: Any, mode: Any, flags: Any) -> Any:
             if type(given) is str and flags == O_CLOEXEC:
                 known = quick.get(given)
-                if known is not None and get_ident() == main and "_asyncio" not in loaded:
+                if (
+                    known is not None
+                    and not calls
+                    and get_ident() == main
+                    and not lane.depth
+                    and "_asyncio" not in loaded
+                ):
                     try:
                         found = lstat(given)
                     except OSError:

@@ -76,10 +76,14 @@ class Observations:
                 self.quick.clear()
             self._kept[path] = (key, body)
             if given:
-                frame = frame_of(body + b'"main"}')
+                frame = frame_of(body + text_of(effects.lanes.first().name).encode("ascii") + b"}")
                 self.quick[given] = (key[0], key[3], key[1], key[2], key[4], frame)
         effects.send_again(body)
         return None
+
+    def forked(self) -> None:
+        """In the child after a fork: what was ready was ready for the parent's lane."""
+        self.quick.clear()
 
     def counts(self, path: str, found: Any) -> Any:
         """The refusal of opening a resolved path that is counted, both for reading and for writing, if any."""

@@ -33,7 +33,10 @@ def _loaded() -> "Any":
 
     def code_of(name: str) -> "Any":
         code = bundle.get(name)
-        if code is None:
+        if code is not None:
+            # Each module is text of its own there: what a run does not need is not unpacked.
+            code = marshal.loads(code)  # noqa: S302 - the host wrote it
+        else:
             code = SourceFileLoader("agentbox_guard_" + name, directory + "/guard/" + name + ".py").get_code(
                 "agentbox_guard_" + name
             )
@@ -65,7 +68,11 @@ def _loaded() -> "Any":
         posix.close(descriptor)
     module, doors = load("arm", own), load("doors", vars(builtins))
     arm, rehearse, code = module.arm, module.rehearse, module.code_of(directory)
-    return lambda: arm(directory, doors, code), lambda policy: rehearse(doors, code, policy)
+
+    def door(name: str) -> "Any":
+        return load(name, vars(builtins))
+
+    return lambda: arm(directory, doors, code, door), lambda policy: rehearse(doors, code, policy)
 
 
 def _arm(load: "Any") -> None:

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: MIT
+"""The clocks that a program sees while it is recorded or replayed. As in `doors`, nothing here holds anything of
+the guard.
+
+What waits by a clock keeps the real one: an event loop, a lock with a timeout. Everything else of the standard library
+gets what the program gets, because it writes it down: logging, `gzip`, `unittest`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_MODULE = type(sys)
+_FLOATS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
+_WHOLE = tuple([name + "_ns" for name in _FLOATS])
+_SHOWING = ("localtime", "gmtime", "ctime", "asctime", "strftime")
+# Modules that wait, and their names for a clock or for the module of clocks.
+WAITING = {
+    "threading": ("_time",),
+    "queue": ("time",),
+    "subprocess": ("time", "_time"),
+    "socketserver": ("time",),
+    "telnetlib": ("_time",),
+    "asyncio.base_events": ("time",),
+    "concurrent.futures._base": ("time",),
+    "multiprocessing.connection": ("time",),
+    "multiprocessing.managers": ("time",),
+    "multiprocessing.pool": ("time",),
+    "multiprocessing.queues": ("time",),
+    "multiprocessing.synchronize": ("time",),
+}
+# As CPython words it.
+_UTCNOW = (
+    "datetime.datetime.utcnow() is deprecated and scheduled for removal in a future version. Use timezone-aware objects"
+    " to represent datetimes in UTC: datetime.datetime.now(datetime.UTC)."
+)
+_KEPT_CALLS = 64
+
+
+def real_clocks() -> dict[str, Any]:
+    """The functions behind the names that calls are recorded by."""
+    found = {f"time.{name}": getattr(time, name) for name in (*_FLOATS, *_WHOLE) if hasattr(time, name)}
+    for name in _SHOWING:
+        found[f"time.{name}"] = time.time
+    found["datetime.now"] = found["datetime.utcnow"] = time.time
+    return found
+
+
+def install(ask: Any, calls: Any, quick: Any, bound: Any, later: Any, replay: bool) -> None:
+    """Put the clocks in their places. Calls go into the list `calls` while the list `quick` has something in it, else
+    `ask` is asked; `bound` makes a function stay itself in a class; `later` takes, by the name of a module, what is
+    done to it when it is loaded."""
+    shadow = _MODULE("time")
+    shadow.__dict__.update(time.__dict__)
+    put = {}
+    for name in _FLOATS:
+        put[name] = _clock(name, getattr(time, name), ask, calls, quick, float)
+    for name in _WHOLE:
+        put[name] = _clock(name, getattr(time, name), ask, calls, quick, int)
+    for name in _SHOWING:
+        put[name] = bound(_showing(name, getattr(time, name), ask, 1 if name == "strftime" else 0), name)
+    if replay:
+        put["sleep"] = _sleep(time.sleep)
+    for name, function in put.items():
+        setattr(time, name, function)
+    backwards = {id(function): getattr(shadow, name) for name, function in put.items()}
+
+    def restore(names: Any) -> Any:
+        def patch(module: Any) -> None:
+            for name in names:
+                found = module.__dict__.get(name)
+                if found is time:
+                    setattr(module, name, shadow)
+                elif id(found) in backwards:
+                    setattr(module, name, backwards[id(found)])
+
+        return patch
+
+    for module, names in WAITING.items():
+        later(module, restore(names))
+    later("datetime", lambda module: _patch_datetime(module, ask))
+
+
+def _clock(name: str, real: Any, ask: Any, calls: Any, quick: Any, kind: Any) -> Any:
+    called = f"time.{name}"
+    add = calls.append
+
+    # As an attribute of a class it gets an instance, which the built-in function does not.
+    def clock(_: Any = None) -> Any:
+        if not quick:
+            return kind(ask("clock", called))
+        value = real()
+        add((called, value))
+        if len(calls) >= _KEPT_CALLS:
+            ask("clocks are full")
+        return value
+
+    return _dressed(clock, name, "time")
+
+
+def _dressed(function: Any, name: str, module: str) -> Any:
+    """A function that can be pickled as the one it stands for."""
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = module
+    return function
+
+
+def _showing(name: str, real: Any, ask: Any, at: int) -> Any:
+    """A function that shows a time, the present one when it is given none: behind `at` arguments."""
+    called = f"time.{name}"
+    broken_down = name in ("asctime", "strftime")
+    local = time.localtime
+
+    def show(_: Any, *arguments: Any) -> Any:
+        if len(arguments) < at or (len(arguments) > at and (arguments[at] is not None or broken_down)):
+            return real(*arguments)
+        now = float(ask("clock", called))
+        return real(*arguments[:at], local(now) if broken_down else now)
+
+    return show
+
+
+def _sleep(real: Any) -> Any:
+    """Sleeping while a replay runs: nobody waits for anything, unless another thread or an alarm is there to be met."""
+
+    def sleep(*arguments: Any) -> None:
+        seconds = arguments[-1] if arguments else real()
+        # Its checks of what it is given.
+        real(0 if type(seconds) in (int, float) and seconds >= 0 and not _is_awaited() else seconds)
+
+    return _dressed(sleep, "sleep", "time")
+
+
+def _is_awaited() -> bool:
+    import _signal  # type: ignore[import-not-found]
+
+    if any(_signal.getitimer(which)[0] for which in (_signal.ITIMER_REAL, _signal.ITIMER_VIRTUAL, _signal.ITIMER_PROF)):
+        return True
+    threads = sys.modules["_thread"]._count()
+    # The main thread is none of these.
+    return bool(threads)
+
+
+class _Peek:
+    """Takes the dictionary of a class out of its read-only view."""
+
+    def __ror__(self, other: Any) -> Any:
+        return other
+
+
+# What was in a class must live on: the interpreter's caches do not own it.
+_replaced: list[Any] = []
+
+
+def _patch_datetime(module: Any, ask: Any) -> None:
+    """`now` and `utcnow`; `today` asks `time.time` by itself. The class stays the same class."""
+    found = module.datetime
+    names = found.__dict__ | _Peek()
+    if type(names) is not dict or not {"now", "utcnow", "fromtimestamp"} <= names.keys():
+        return
+    at = names["fromtimestamp"]
+    utc = module.timezone.utc
+
+    def now(cls: Any, tz: Any = None) -> Any:
+        value = float(ask("clock", "datetime.now"))
+        return at.__get__(None, cls)(value, tz)
+
+    def utcnow(cls: Any) -> Any:
+        if sys.version_info >= (3, 12):
+            import _warnings
+
+            _warnings.warn(_UTCNOW, DeprecationWarning, 2)
+        value = float(ask("clock", "datetime.utcnow"))
+        return at.__get__(None, cls)(value, utc).replace(tzinfo=None)
+
+    for function in (now, utcnow):
+        name = function.__name__
+        function.__qualname__ = f"datetime.{name}"
+        function.__module__ = "datetime"
+        _replaced.append(names[name])
+        function.__doc__ = names[name].__doc__
+        names[name] = classmethod(function)
+    clear = getattr(sys, "_clear_internal_caches", None) or sys._clear_type_cache
+    clear()

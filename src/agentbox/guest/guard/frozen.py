@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: MIT
+"""A run that can be replayed, and its replay: lanes for all that runs at once, and recorded or served clocks and
+randomness. Loaded only there.
+"""
+
+from __future__ import annotations
+
+import sys
+from _contextvars import ContextVar
+from _thread import get_ident
+
+from .clocks import Clocks
+from .effects import Effects
+from .randomness import Randomness
+from .seal import sealed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# From then on an event tells of every thread.
+_HAS_EVENT = sys.version_info >= (3, 12)
+
+
+@sealed
+class Frozen:
+    """The answers of one process to what the doors ask. `seed` is the run's, `real` are the clocks by their names."""
+
+    def __init__(self, effects: Effects, seed: bytes, sha256: Any, real: Any) -> None:
+        self._effects = effects
+        self._lanes = effects.lanes
+        # What the doors look at by themselves.
+        self.calls = self._lanes.first().calls
+        self.quick: list[Any] = []
+        self.alone: list[Any] = [True]
+        self.inside: list[int] = []
+        self._alone_before: list[Any] = []
+        self.variable: Any = ContextVar("lane")
+        self._clocks = Clocks(effects, real, self.quick)
+        self._randomness = Randomness(self._lanes, seed, sha256)
+        self._lanes.keep_in(self.variable)
+        self._lanes.on_more = self.more_lanes
+        self._lanes.on_effect = self.on_effect
+        effects.clocks = self._clocks
+
+    def services(self) -> Any:
+        """The answers by what is asked."""
+        lanes = self._lanes
+        return {
+            "clock": self._clocks.call,
+            "clocks are full": self._clocks.full,
+            "draw": self.draw,
+            "ends": self._clocks.end,
+            "starts thread": self.starts_thread,
+            "enter lane": lanes.enter,
+            "task lane": lanes.task,
+            "call lane": self.call_lane,
+            "chunk lane": self.chunk_lane,
+        }
+
+    def draw(self, size: Any) -> Any:
+        """Random bytes."""
+        if type(size) is not int:
+            raise TypeError("an integer is required")
+        return self._randomness.draw(size)
+
+    def starts_thread(self, function: Any) -> Any:
+        """A thread is about to start: its lane, where nothing else would give it one."""
+        if type(function).__name__ != "method":
+            return self._lanes.child(".")
+        if not _HAS_EVENT:
+            self._lanes.thread_starts(function)
+        return None
+
+    def call_lane(self) -> Any:
+        """The lane of a call that is given to a pool now."""
+        return self._lanes.child(":")
+
+    def chunk_lane(self, number: Any, chunk: Any) -> Any:
+        """The lane of a chunk of work: the pools of a process number what they are given."""
+        return self._lanes.other(f"pool:{number}.{chunk}" if type(number) is type(chunk) is int else "pool")
+
+    def more_lanes(self) -> None:
+        """A second lane begins."""
+        self._clocks.more_lanes()
+        if True in self.alone:
+            self.alone.remove(True)
+
+    def on_effect(self, inside: bool) -> None:
+        """The caller enters an effect that is recorded as one, or leaves it."""
+        self._clocks.effect(inside)
+        me = get_ident()
+        if inside:
+            self.inside.append(me)
+            self._alone_before = self.alone[:]
+            self.alone.clear()
+        else:
+            self.inside[:] = [thread for thread in self.inside if thread != me]
+            if not self.inside:
+                self.alone[:] = self._alone_before
+
+    def forks(self) -> None:
+        """Before a fork."""
+        self._clocks.tell_all()
+        self._lanes.forks()
+
+    def forked(self) -> None:
+        """In the child after a fork, when it has its lane."""
+        self._clocks.forked()
+        self._lanes.on_more = self.more_lanes
+        self.inside.clear()
+        if True not in self.alone:
+            self.alone.insert(0, True)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+"""Where lanes begin: threads, asyncio tasks, calls given to a pool of threads. As `doors`, nothing here holds anything
+of the guard; a lane's record is data.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import posix
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_ENDING = ("_exit", "abort")
+
+
+def install(ask: Any, lanes: Any, generators: Any, bound: Any, replace: Any, later: Any) -> None:
+    """Put the functions in their places. `lanes` is the context variable of a task's lane; `generators`, if there is
+    one, that of its random numbers, which a task does not share with the one that made it."""
+    for name in _ENDING:
+        replace(name, _ending(getattr(posix, name), ask, bound, name))
+    atexit.register(lambda: ask("ends"))
+    real = _thread.start_new_thread
+
+    def start_new_thread(_: Any, function: Any, *arguments: Any) -> int:
+        method = type(function).__name__ == "method"
+        lane = ask("starts thread", function)
+        if method or lane is None:
+            return real(function, *arguments)
+        return real(_in_lane(ask, lane, function), *arguments)
+
+    door = bound(start_new_thread, "start_new_thread")
+    _thread.start_new_thread = _thread.start_new = door
+
+    def patch_threading(module: Any) -> None:
+        if module._start_new_thread is real:
+            module._start_new_thread = door
+
+    # From CPython 3.13 on it starts threads by a function of its own, which an event tells of.
+    if hasattr(sys.modules.get("threading"), "_start_new_thread"):
+        patch_threading(sys.modules["threading"])
+    later("asyncio.base_events", lambda module: _patch_loop(module.BaseEventLoop, ask, lanes, generators))
+    later("concurrent.futures.thread", lambda module: _patch_pool(module._WorkItem, ask))
+    later("multiprocessing.pool", lambda module: _patch_thread_pool(module.ThreadPool, ask))
+
+
+def _ending(real: Any, ask: Any, bound: Any, name: str) -> Any:
+    """A function after which nothing runs any more."""
+
+    def end(_: Any, *arguments: Any, **named: Any) -> None:
+        ask("ends")
+        real(*arguments, **named)
+
+    return bound(end, name)
+
+
+def _in_lane(ask: Any, lane: Any, function: Any) -> Any:
+    def run(*arguments: Any, **named: Any) -> Any:
+        before = ask("enter lane", lane)
+        try:
+            return function(*arguments, **named)
+        finally:
+            ask("enter lane", before)
+
+    return run
+
+
+def _patch_loop(kind: Any, ask: Any, lanes: Any, generators: Any) -> None:
+    """A task copies the context of who makes it: for that moment the context says the task's lane."""
+    real = kind.create_task
+
+    def create_task(self: Any, coro: Any, **named: Any) -> Any:
+        given = named.get("context")
+        if given is not None:
+            given.run(lanes.set, ask("task lane"))
+            return real(self, coro, **named)
+        lane = lanes.set(ask("task lane"))
+        generator = generators.set(None) if generators is not None else None
+        try:
+            return real(self, coro, **named)
+        finally:
+            lanes.reset(lane)
+            if generator is not None:
+                generators.reset(generator)
+
+    create_task.__doc__, create_task.__qualname__ = real.__doc__, real.__qualname__
+    create_task.__module__ = real.__module__
+    kind.create_task = create_task
+
+
+def _patch_pool(kind: Any, ask: Any) -> None:
+    """A call has the lane that it got when it was given to the pool, whichever thread runs it."""
+    real_init, real_run = kind.__init__, kind.run
+
+    def init(self: Any, *arguments: Any, **named: Any) -> None:
+        real_init(self, *arguments, **named)
+        self._agentbox_lane = ask("call lane")
+
+    def run(self: Any, *arguments: Any, **named: Any) -> Any:
+        before = ask("enter lane", self._agentbox_lane)
+        try:
+            return real_run(self, *arguments, **named)
+        finally:
+            ask("enter lane", before)
+
+    kind.__init__, kind.run = init, run
+
+
+def _patch_thread_pool(kind: Any, ask: Any) -> None:
+    """The same for pools of `multiprocessing`: which lane gave a chunk is not known where it is queued, but its number
+    is."""
+    real = kind._setup_queues
+
+    def _setup_queues(self: Any) -> None:
+        real(self)
+        put = self._quick_put
+
+        def quick_put(chunk: Any) -> None:
+            if type(chunk) is tuple and len(chunk) == 5 and callable(chunk[2]):
+                lane = ask("chunk lane", chunk[0], chunk[1])
+                chunk = (*chunk[:2], _in_lane(ask, lane, chunk[2]), *chunk[3:])
+            put(chunk)
+
+        self._quick_put = quick_put
+
+    kind._setup_queues = _setup_queues

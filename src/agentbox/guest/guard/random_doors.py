@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: MIT
+"""The randomness that a program sees while it is recorded or replayed, and the order of directories. As `doors`,
+nothing here holds anything of the guard.
+
+Everything draws from the bytes of the caller's lane. The functions of `random` draw from one generator in the main
+lane, and from one of its own in every other, until the program seeds it: then there is the one that it seeded.
+"""
+
+from __future__ import annotations
+
+import posix
+from _contextvars import ContextVar
+from _operator import attrgetter, index
+from _thread import get_ident
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_SEED_BYTES = 32
+_NODE_BITS = 48
+# The address is none of a machine's.
+_MULTICAST = 1 << 40
+_name = attrgetter("name")
+
+
+def install(ask: Any, alone: Any, inside: Any, bound: Any, replace: Any, later: Any) -> Any:
+    """Put the functions in their places. The list `alone` has something in it while the main lane is the only one; the
+    list `inside` has the threads that are inside an effect. Gives what a new task does in its context, and what a
+    forked child does."""
+
+    def urandom(_: Any, size: Any) -> bytes:
+        return bytes(ask("draw", index(size)))
+
+    draw = bound(urandom, "urandom")
+    replace("urandom", draw)
+    if hasattr(posix, "getrandom"):
+
+        def getrandom(_: Any, size: Any, flags: int = 0) -> bytes:  # noqa: ARG001 - as the real one
+            return bytes(ask("draw", index(size)))
+
+        replace("getrandom", bound(getrandom, "getrandom"))
+    generator: Any = ContextVar("generator", default=None)
+    forked: list[Any] = []
+    later("random", lambda module: _patch_random(module, draw, alone, inside, generator, forked))
+    later("uuid", lambda module: _patch_uuid(module, draw))
+    later("tempfile", lambda module: _patch_tempfile(module, draw))
+
+    def in_child() -> None:
+        for function in forked:
+            function()
+
+    return generator, in_child
+
+
+def install_order(bound: Any, replace: Any) -> None:
+    """Names of a directory come in their own order, not in that of the file system."""
+    listdir, scandir = posix.listdir, posix.scandir
+
+    def sorted_names(_: Any, *arguments: Any, **named: Any) -> Any:
+        found = listdir(*arguments, **named)
+        found.sort()
+        return found
+
+    def sorted_entries(_: Any, *arguments: Any, **named: Any) -> Any:
+        with scandir(*arguments, **named) as entries:
+            found = list(entries)
+        found.sort(key=_name)
+        return Entries(found)
+
+    replace("listdir", bound(sorted_names, "listdir"))
+    replace("scandir", bound(sorted_entries, "scandir"))
+
+
+class Entries:
+    """What `os.scandir` gives."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, entries: Any) -> None:
+        self._left = iter(entries)
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._left)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the listing."""
+        self._left = iter(())
+
+
+Entries.__name__ = Entries.__qualname__ = "ScandirIterator"
+Entries.__module__ = "posix"
+
+
+def _patch_random(module: Any, draw: Any, alone: Any, inside: Any, generator: Any, forked: Any) -> None:
+    kind, instance = module.Random, module._inst
+    real_seed = kind.seed
+    module._urandom = draw
+
+    def seed(self: Any, a: Any = None, version: int = 2) -> None:
+        if a is None:
+            a = int.from_bytes(draw(_SEED_BYTES), "big")
+        real_seed(self, a, version)
+
+    seed.__doc__ = real_seed.__doc__
+    seed.__qualname__ = "Random.seed"
+    seed.__module__ = "random"
+    kind.seed = seed
+    main = kind()
+    main_random, main_bits = main.random, main.getrandbits
+
+    def mine() -> Any:
+        """The generator of the caller's lane."""
+        if alone:
+            return main
+        me = get_ident()
+        if inside and me in inside:
+            return kind()
+        known = generator.get()
+        if known is None or known[0] != me:
+            known = (me, kind())
+            generator.set(known)
+        return known[1]
+
+    def random() -> Any:
+        return main_random() if alone else mine().random()
+
+    def getrandbits(k: Any, /) -> Any:
+        return main_bits(k) if alone else mine().getrandbits(k)
+
+    def gauss(mu: float = 0.0, sigma: float = 1.0) -> Any:
+        return mine().gauss(mu, sigma)
+
+    def seed_all(a: Any = None, version: int = 2) -> None:
+        if a is None:
+            mine().seed()
+            return
+        main.seed(a, version)
+        if "seeded" not in alone:
+            alone.append("seeded")
+
+    def getstate() -> Any:
+        return mine().getstate()
+
+    def setstate(state: Any) -> None:
+        main.setstate(state)
+        if "seeded" not in alone:
+            alone.append("seeded")
+
+    def in_child() -> None:
+        if "seeded" not in alone:
+            main.seed()
+        generator.set((get_ident(), main))
+
+    forked.append(in_child)
+    # The main lane's, also where a task of its event loop comes first.
+    generator.set((get_ident(), main))
+    put = {"random": random, "getrandbits": getrandbits, "gauss": gauss, "getstate": getstate, "setstate": setstate}
+    for name, function in {**put, "seed": seed_all}.items():
+        function.__name__ = function.__qualname__ = name
+        function.__module__ = "random"
+        function.__doc__ = getattr(kind, name).__doc__
+        setattr(module, name, function)
+        setattr(instance, name, function)
+
+
+def _patch_uuid(module: Any, draw: Any) -> None:
+    """`uuid1` of the library's own making: of the clock that is recorded, and of no machine's address."""
+    module._generate_time_safe = module._UuidCreate = None
+    module._node = int.from_bytes(draw(_SEED_BYTES), "big") >> (8 * _SEED_BYTES - _NODE_BITS) | _MULTICAST
+
+
+def _patch_tempfile(module: Any, draw: Any) -> None:
+    """Names of temporary files."""
+
+    class Names:
+        """Chooses letters, with what `random.Random` calls it, for a lane of whatever name sequence."""
+
+        def choice(self, letters: Any) -> Any:
+            return letters[int.from_bytes(draw(_SEED_BYTES), "big") % len(letters)]
+
+        def choices(self, letters: Any, *, k: int) -> Any:
+            return [letters[byte % len(letters)] for byte in draw(k)]
+
+    names = Names()
+    module._RandomNameSequence.rng = property(lambda _: names)
