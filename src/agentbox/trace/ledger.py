@@ -38,8 +38,10 @@ class Ledger:
     """An append-only file. Raises TraceError when it cannot be used."""
 
     def __init__(self, path: str | Path, *, force: Callable[[int], None] | None = None) -> None:
-        """With `force`, a line that must be on disk is not waited for: it gets a descriptor of the file, which is then
-        its own (syncing.py)."""
+        """`force` gets a descriptor of the file, which is then its own, when a line should be on disk (syncing.py).
+
+        Without it nobody waits for the disk either: a crash of the machine takes the last lines, and traces that are
+        longer than the ledger knows verify as well. It must only not know more than a trace that was forced first."""
         self._path = os.fspath(path)
         self._force = force
 
@@ -51,7 +53,7 @@ class Ledger:
         return Path(self._path)
 
     def note(self, standing: Standing, *, durable: bool = False) -> None:
-        """Append a line; with `durable`, force it to disk."""
+        """Append a line; `durable` gives the file to be forced to disk."""
         line = (dumps(asdict(standing)) + "\n").encode()
         try:
             with self._locked() as descriptor:
@@ -61,8 +63,6 @@ class Ledger:
                 _write_all(descriptor, line)
                 if durable and self._force is not None:
                     self._force(os.dup(descriptor))
-                elif durable:
-                    os.fdatasync(descriptor)
         except OSError as error:
             raise TraceError(
                 f"{self._path}: cannot be written: {error.strerror}",
