@@ -13,6 +13,7 @@ import agentbox
 # Each command and the first line of its own help, so that the list of all of them imports none.
 _COMMANDS = {
     "changes": "Show what RUN changed: A, M or D for each path, and what differs in it.",
+    "diff": "Say where two traces, ONE and OTHER, are different first.",
     "doctor": "Show what each backend needs, what is missing, and what it enforces.",
     "health": "Ask a running server whether it is well.",
     "init": "Write a starter policy to ./agentbox.policy.",

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentbox.engine.agent_box import AgentBox
@@ -17,16 +16,15 @@ from agentbox.engine.output import Stream, descriptors
 from agentbox.engine.replaying import Player
 from agentbox.engine.scratch import Scratch
 from agentbox.engine.starting_point import hash_of, interpreter_of, stdin_of
-from agentbox.errors import InvalidRequestError, TraceError
+from agentbox.errors import InvalidRequestError
 from agentbox.guest.injection import GUARD_DIR, known_guard_directory
 from agentbox.light import asyncio, contextlib
 from agentbox.policy.compilation import compile_policy
 from agentbox.records import dataclass, replace
 from agentbox.replay.comparison import Conditions, Ending, Written, changed_code, compare_ends, preconditions
 from agentbox.replay.cursor import Cursor
-from agentbox.replay.recording import recording_of
+from agentbox.replay.reading import replayable
 from agentbox.replay.report import Report
-from agentbox.trace.reader import Unreadable, read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,27 +56,10 @@ class ReplayRequest:
     shows_output: bool = True
 
 
-def recording_in(trace: str) -> Recording:
-    """The recording in a trace. Raises TraceError for one that a replay can do nothing with."""
-    entries = []
-    for one in read(Path(trace)):
-        if isinstance(one, Unreadable):
-            raise TraceError(f"{trace}: line {one.line} is no record: {one.reason}", hint="`agentbox verify` says more")
-        entries.append(one)
-    recording = recording_of(entries)
-    if not recording.seed:
-        raise TraceError(
-            f"{trace} was not recorded for a replay", hint="record it again: `agentbox run` does, `serve` with record"
-        )
-    if recording.end is None:
-        raise TraceError(f"{trace} has no end: its run was killed, or goes on", hint="record it again")
-    return recording
-
-
 async def replay_agent(request: ReplayRequest, settings: Settings, files: Any, facilities: Facilities) -> Report:
     """Replay the command to its end, or to where it diverges. `files` is the FileView that the policy is compiled with.
     The caller closes `facilities`. Raises TraceError, InvalidRequestError, IsolationError; nothing ran then."""
-    recording = recording_in(request.trace)
+    recording = replayable(request.trace)
     argv = request.argv or tuple(recording.argv)
     directory = request.directory
     search_path = request.environment.get("PATH", os.defpath)
@@ -268,4 +249,4 @@ class _Session:
         return exited
 
 
-__all__ = ["ReplayRequest", "recording_in", "replay_agent"]
+__all__ = ["ReplayRequest", "replay_agent"]

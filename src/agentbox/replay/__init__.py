@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""What was recorded, held against what happens now. Pure: it reads no file and starts nothing."""
+"""What was recorded, held against what happens now. It starts nothing, and reads nothing but traces."""
