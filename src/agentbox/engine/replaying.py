@@ -146,6 +146,8 @@ class Player:
         args = request.args
         if request.op == "clock.values":
             return _members(self._cursor.calls(request.lane, str(args.get("call")), request.at))
+        if request.op == "clock.next":
+            return _members(self._cursor.calls_ahead(request.lane, request.at))
         if request.op == "clock.rest":
             self._cursor.rest(request.lane, request.at)
             return {"ok": True}

@@ -68,7 +68,7 @@ class Cursor:
             return self.unanswerable(
                 lane, step, "the recording does not tell what the program gave, and no program is started again", at
             )
-        return Answer({name: given[name] for name in ("code", "stdout", "stderr") if name in given}, step=step)
+        return Answer({name: value for name, value in given.items() if name not in ("spawn", "files")}, step=step)
 
     def expects(self, lane: str | None, op: str, args: dict[str, Any], at: Any = None) -> bool:
         """Whether that observation is what comes next in a lane."""
@@ -83,6 +83,17 @@ class Cursor:
         step = self._next(lane, at)
         if step is None or step.call is None or step.call[0] != name:
             return self._other(lane, step, "clock", name, {}, at)
+        return self._served(lane, step)
+
+    def calls_ahead(self, lane: str | None, at: Any = None) -> Answer:
+        """As `calls`, for a program that wants to know what it will call; none where something else comes next."""
+        lane = lane or MAIN
+        step = self._next(lane, at) if is_compared(lane) else None
+        if step is None or step.call is None:
+            return Answer({"calls": []})
+        return self._served(lane, step)
+
+    def _served(self, lane: str, step: Step) -> Answer:
         start = self._positions[lane]
         steps = self._recording.lanes[lane][start : start + MAX_SERVED_CALLS]
         served = []
