@@ -82,7 +82,7 @@ class Judge:
         self.opening = {nr: name for name in WITNESSED if (nr := number(name)) is not None}
         # Nothing that could change a file goes on before the owner has a checkpoint of them all.
         self.held = Held(listener, proc, self.reports) if plan.get("checkpoint") else None
-        self.witnesses = plan["witness_all"]
+        self.witnesses = plan.get("witness_all", False)
 
     def serve(self) -> None:
         """Answer until init has died; tracees die with this process."""
