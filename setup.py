@@ -22,6 +22,7 @@ FLAGS = ["-O2", "-Wall", "-Wextra", "-fstack-protector-strong", "-D_FORTIFY_SOUR
 PROGRAMS = {
     "agentbox-maker": ("maker.c", [["-static"], ["-fPIE", "-pie"]]),
     "agentbox-inside": ("inside.c", [["-static"], ["-fPIE", "-pie"]]),
+    "alone.so": ("alone.c", [["-shared", "-fPIC", "-nostdlib", "-fno-stack-protector"]]),
     "zygote.so": ("zygote.c", [["-shared", "-fPIC"]]),
 }
 

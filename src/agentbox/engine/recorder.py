@@ -123,6 +123,9 @@ class Recorder:
             args = {name: value for name, value in report.items() if name not in ("pid", "op")}
             self._append("observe", _WITNESSED[report["op"]], args, "kernel", report["pid"])
             return None
+        if "lost" in message:
+            self._append("observe", "witness.lost", message["lost"], "kernel", None)
+            return None
         if "socket" in message:
             from agentbox.engine.refused_sockets import record_of
 

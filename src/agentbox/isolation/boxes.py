@@ -387,6 +387,10 @@ class Box:
         """The process of a program that was started, as this process sees it; 0 in a box with processes of its own."""
         return 0 if self.plan.namespaces else self._pids.get(key, 0)
 
+    def pid_inside(self, key: int) -> int:
+        """The process of a program that was started, as the box's own kernel numbers it."""
+        return self._pids.get(key, 0)
+
     async def signal(self, key: int, number: int) -> None:
         """Send a signal to the process group of a program."""
         await self._channel.send({"signal": {"id": key, "number": number}})
@@ -448,6 +452,10 @@ class Box:
             await self._swept.wait()
         if self._init_lost:
             raise ProcessLookupError(errno.ESRCH, "the box is gone")
+
+    async def trace(self, points: Sequence[Mapping[str, Any]], descriptor: int) -> None:
+        """Have the kernel of a gVisor box report to a socket. Raises OSError with the reason when it will not."""
+        await self._start({"trace": list(points)}, [descriptor])
 
     async def _reaped(self) -> None:
         """Wait until the launcher took note of the init's death: only when nothing that it left is alive."""

@@ -75,15 +75,15 @@ class HostView:
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """How gVisor runs in a box: the `runsc` of the host, its platform, its network ("none", or "host" for that of the
-    namespace around it), host ids of the guest's root, its user and nobody, and the limits that gVisor holds.
-    `witness` is the path, in the file system around the guest's, of what it reports, if anything."""
+    namespace around it), host ids of the guest's root, its user and nobody, the limits that gVisor holds, and the
+    capabilities that programs have in it, as a bit mask."""
 
     program: str
     platform: str
     network: str
     host_ids: tuple[int, int, int]
     rlimits: tuple[tuple[str, int], ...]
-    witness: str = ""
+    capabilities: int = 0
 
 
 @dataclass(frozen=True, slots=True)

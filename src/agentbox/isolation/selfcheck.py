@@ -15,6 +15,7 @@ import secrets
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -217,8 +218,13 @@ class _Inspector:
     async def cpu(self) -> Check:
         """A busy program gets no more than its share."""
         async with self._box(_TIGHT_CPU) as box:
+            before, began = box.usage().cpu_ms, time.monotonic()
             _, output = await self._run(box, _EAT_CPU)
+            after, took_ms = box.usage().cpu_ms, (time.monotonic() - began) * 1000
         used = int(output) if output.strip().isdigit() else 1 << 30
+        if self._backend.own_kernel and before is not None and after is not None:
+            # A kernel that is itself held counts the time in which it was not allowed to run too.
+            used = round((after - before) * 500 / took_ms)
         return Check("cpu_is_bounded", "cpu", used < _CPU_MS_ALLOWED, f"{used} ms of 500 with a limit of 10 %")
 
     async def cleanup(self) -> Check:

@@ -276,6 +276,41 @@ def build(machine: str | None = None) -> bytes:
     return program.assemble()
 
 
+def build_without_set_id(machine: str | None = None) -> bytes:
+    """A filter that refuses to make devices and files that run as their owner, and nothing else. Pure."""
+    machine = machine or os.uname().machine
+    program = Program()
+    modes = {"open": 2, "openat": 3, "creat": 1, "chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2}
+    nodes = {"mknod": 1, "mknodat": 2}
+    program.load(4)
+    program.jump(_JEQ, ARCHITECTURES[machine], None, "refused")
+    program.load(0)
+    for name in (*modes, *nodes):
+        nr = number(name, machine)
+        if nr is not None:
+            program.jump(_JEQ, nr, name)
+    program.answer(_ALLOW)
+    for name, mode in modes.items():
+        program.label(name)
+        if name in ("open", "openat"):
+            program.load(_argument(mode - 1))
+            program.jump(_JSET, _O_CREAT_OR_TMPFILE, None, "allowed")
+        program.load(_argument(mode))
+        program.jump(_JSET, _SET_ID, "refused", "allowed")
+    for name, mode in nodes.items():
+        program.label(name)
+        program.load(_argument(mode))
+        program.jump(_JSET, _SET_ID, "refused")
+        program.mask(_S_IFMT)
+        program.jump(_JEQ, _S_IFCHR, "refused")
+        program.jump(_JEQ, _S_IFBLK, "refused", "allowed")
+    program.label("allowed")
+    program.answer(_ALLOW)
+    program.label("refused")
+    program.answer(_ERRNO | errno.EPERM)
+    return program.assemble()
+
+
 class SockFprog(ctypes.Structure):
     """struct sock_fprog."""
 

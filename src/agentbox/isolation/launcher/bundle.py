@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 NAME = "box"
+NOBODY = 65534
 INSIDE = "/.agentbox/inside"
 
 
@@ -16,13 +17,15 @@ def bundle_of(plan: dict[str, Any]) -> dict[str, Any]:
     written mounted over it. What below those is read-only all the same, the host's own mounts say."""
     writable = [path for path, _ in plan["writable"]]
     writable += [path for path, granted in plan["grants"] if granted]
+    writable += [target for _, target in plan["lent"]]
     if plan["staged"]:
         writable.append(plan["workspace"])
     return {
         "ociVersion": "1.0.2",
         "process": {
             "terminal": False,
-            "user": {"uid": 0, "gid": 0},
+            # Nobody's: not even the box's root may signal it without the right to signal everybody.
+            "user": {"uid": NOBODY, "gid": NOBODY},
             "args": [INSIDE, "init"],
             "env": [],
             "cwd": "/",

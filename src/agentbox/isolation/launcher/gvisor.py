@@ -17,10 +17,10 @@ import os
 
 from agentbox.isolation.launcher import gvisor_init, root, unix_listeners, view, wire
 from agentbox.isolation.launcher.box import join
-from agentbox.isolation.launcher.bundle import NAME, bundle_of
+from agentbox.isolation.launcher.bundle import NAME, NOBODY, bundle_of
 from agentbox.isolation.launcher.steps import step
 from agentbox.light import jsons, signal, socket
-from agentbox.linux import mounts, namespaces
+from agentbox.linux import mounts, namespaces, seccomp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ _OUTER_STAGE = "/sys"
 _OUTER = {"size": str(64 << 20), "nr_inodes": "4096", "mode": "0755"}
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _LOG_BYTES = 4000
-_NOBODY = 65534
 _CHANNEL_MODE = 0o666
 _READ_ONLY = mounts.ATTR_RDONLY | mounts.ATTR_NOSUID | mounts.ATTR_NODEV
+_NO_SET_ID = seccomp.build_without_set_id() if os.uname().machine in seccomp.ARCHITECTURES else b""
 _NAMESPACES = (
     namespaces.CLONE_NEWNS
     | namespaces.CLONE_NEWPID
@@ -78,8 +78,10 @@ def build(plan: dict[str, Any], sock: socket.socket, descriptors: list[int]) -> 
 def _take_ids(plan: dict[str, Any]) -> None:
     """Make a user namespace with the ids of this box: its root, its user, nobody. The last two of the maps are not this
     process's own, so a child that stays outside writes them."""
-    inside = (0, plan["guest_uid"], _NOBODY)
-    extents = [(one, outside, 1) for one, outside in zip(inside, plan["runtime"]["host_ids"], strict=True)]
+    inside = (0, plan["guest_uid"], NOBODY)
+    # Where the user is the box's root, the two are one.
+    ids = dict(zip(inside, plan["runtime"]["host_ids"], strict=True))
+    extents = [(one, outside, 1) for one, outside in ids.items()]
     read, write = os.pipe()
     me = os.getpid()
     with step("map ids"):
@@ -205,7 +207,6 @@ def start_runsc(plan: dict[str, Any]) -> int:
         "--host-uds=open",
         "--oci-seccomp",
         "--log=/runsc.log",
-        *([f"--pod-init-config={plan['runtime']['witness']}"] if plan["runtime"]["witness"] else ()),
         "run",
         "--bundle=/bundle",
         NAME,
@@ -232,6 +233,8 @@ def _become_runsc(arguments: list[str], ready: int) -> None:
         os.dup2(complaints, 2)
         os.closerange(3, 1 << 12)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        # What a guest makes in a directory of the host belongs to that directory's owner there.
+        seccomp.install(_NO_SET_ID)
         os.execve("/runsc", arguments, {"PATH": "/", "HOME": "/"})  # noqa: S606
     finally:
         os._exit(127)

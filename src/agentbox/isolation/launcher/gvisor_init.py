@@ -28,6 +28,7 @@ class _Init:
     def __init__(self, sock: socket.socket, plan: dict[str, Any], runsc: int) -> None:
         self.sock = sock
         self.uid: int = plan["guest_uid"]
+        self.capabilities: int = plan["runtime"]["capabilities"]
         self.runsc = runsc
         self.receiver = wire.Receiver(sock)
         self.sentry = sentry.Sentry(NAME)
@@ -68,12 +69,15 @@ class _Init:
 
     def handle(self, message: dict[str, Any], descriptors: list[int]) -> None:
         try:
-            if "exec" in message:
+            if "trace" in message.get("exec", ()):
+                self.trace(message["exec"], descriptors)
+            elif "exec" in message:
                 self.execute(message["exec"], descriptors)
             elif "signal" in message:
                 self.signal(message["signal"]["id"], message["signal"]["number"])
-            elif "sweep" in message:
-                wire.send(self.sock, {"swept": True, "complete": self.sweep()})
+            elif "kill" in message:
+                self.sweep()
+                wire.send(self.sock, {"swept": True})
         finally:
             for fd in descriptors:
                 os.close(fd)
@@ -94,16 +98,15 @@ class _Init:
                 instead = dict(zip(command.get("tty_instead", ()), descriptors, strict=False))
                 given = [instead.get(target, slave) for target in range(3)]
                 leads = not instead
-            uid = command.get("uid", self.uid)
             pid = self.sentry.start(
                 command["argv"],
                 command["env"],
                 command["cwd"],
                 given,
-                uid=uid,
-                gid=uid,
+                uid=self.uid,
+                gid=self.uid,
                 terminal=leads,
-                capabilities=command.get("capabilities", 0),
+                capabilities=self.capabilities,
             )
             wait = self.sentry.waiting_for(pid)
         except OSError as error:
@@ -139,12 +142,24 @@ class _Init:
             else:
                 self.sentry.run_own((INSIDE, "signal", str(number), str(pid)), self.nothing)
 
-    def sweep(self) -> bool:
-        """End every program; whether none is left."""
+    def sweep(self) -> None:
+        """End every program. Where that cannot be, the box ends."""
         try:
-            return self.sentry.wait(self.sentry.run_own((INSIDE, "sweep"), self.nothing)) == 0
+            left = self.sentry.wait(self.sentry.run_own((INSIDE, "sweep"), self.nothing))
         except OSError:
-            return False
+            left = None
+        if left != 0:
+            raise OSError(errno.EBUSY, "programs of the box cannot be ended")
+
+    def trace(self, command: Mapping[str, Any], descriptors: list[int]) -> None:
+        """Have gVisor report to a socket, and tell the owner whether it will."""
+        try:
+            self.sentry.trace(command["trace"], descriptors[0])
+        except OSError as error:
+            text = error.strerror or "gVisor did not answer"
+            wire.send(self.sock, {"failed": command["id"], "errno": error.errno or errno.EIO, "text": text})
+        else:
+            wire.send(self.sock, {"started": command["id"], "pid": 0})
 
 
 def serve(sock: socket.socket, plan: dict[str, Any], runsc: int) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from agentbox.errors import ConfinementError
 from agentbox.isolation.backend import build_in_cgroup
 from agentbox.isolation.backends.gvisor import planning
 from agentbox.isolation.backends.gvisor.live import GvisorLiveBox
@@ -25,7 +26,7 @@ class GvisorBackend:
     name = "gvisor"
     isolated = True
     needs_directory = False
-    judges = False
+    judges = True
     own_kernel = True
 
     def __init__(self, facilities: Facilities) -> None:
@@ -50,8 +51,13 @@ class GvisorBackend:
 
     def refuses(self, confinement: Confinement) -> str:
         """See Backend."""
-        del confinement
-        return ""
+        granted = next((rule for rules in confinement.programs for rule in rules if not rule.deny), None)
+        if granted is None:
+            return ""
+        return (
+            f"`{granted.rule}` cannot be held by backend gvisor: its kernel can keep a program from starting others, "
+            "and cannot tell which"
+        )
 
     async def launch(
         self,
@@ -63,6 +69,23 @@ class GvisorBackend:
     ) -> LiveBox:
         """See Backend."""
         del directory, program
+        if watch is not None and confinement.policy_sha256 is not None and not planning.is_dynamic(watch.command[0]):
+            raise ConfinementError(
+                f"{watch.command[0]} is linked statically: gVisor cannot keep it from starting programs",
+                hint="use another interpreter, or backend jail",
+                step="exec rules",
+                errno=0,
+            )
+        box = await self._build(confinement, watch, network)
+        try:
+            if watch is not None:
+                await box.be_seen(watch.on_spawn, everything=False)
+        except BaseException:
+            await box.destroy()
+            raise
+        return box
+
+    async def _build(self, confinement: Confinement, watch: Watch | None, network: Network | None) -> GvisorLiveBox:
         facilities = self._facilities
         ids = tuple(facilities.ids.take()[0] for _ in range(3))
 
@@ -83,7 +106,7 @@ class GvisorBackend:
             plan = planning.gvisor_plan(
                 plan, confinement.limits, (ids[0], ids[1], ids[2]), joins_network=network is not None
             )
-            return await build_in_cgroup(
+            box = await build_in_cgroup(
                 facilities,
                 plan,
                 confinement,
@@ -95,3 +118,7 @@ class GvisorBackend:
         except BaseException:
             give_back()
             raise
+        assert isinstance(box, GvisorLiveBox)
+        if confinement.policy_sha256 is not None:
+            box.hold_programs()
+        return box

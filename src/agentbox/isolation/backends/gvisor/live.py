@@ -6,18 +6,111 @@ from __future__ import annotations
 import asyncio
 import os
 
+from agentbox.errors import ConfinementError
 from agentbox.isolation.backend import LiveBox
+from agentbox.isolation.backends.gvisor.events import EVERYTHING, NO_RULES, PROGRAMS
+from agentbox.isolation.backends.gvisor.planning import ALONE
+from agentbox.isolation.backends.gvisor.witness import Witness
+from agentbox.isolation.boxes import Box
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from agentbox.isolation.boxes import CommandExit
+    from agentbox.isolation.plan import WorkspaceView
 
 _MIB = 1 << 20
 _MEMORY_POLL_SECONDS = 0.05
 
 
 class GvisorLiveBox(LiveBox):
-    """What a LiveBox is, but for how its memory is counted: what programs have in gVisor is one file in the host's
-    memory, of the same kind as the box's own files."""
+    """What a LiveBox is, but for how its memory is counted, who sees its programs, and how they are kept from starting
+    others."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        assert isinstance(self._box, Box)
+        self._gvisor = self._box
+        self._on_report: Callable[[dict[str, Any]], None] | None = None
+        self._points: Sequence[Mapping[str, Any]] = ()
+        self._witness: Witness | None = None
+        self._alone = False
+
+    def hold_programs(self) -> None:
+        """Let no program that is started from now on start another."""
+        self._alone = True
+
+    async def be_seen(self, on_report: Callable[[dict[str, Any]], None], *, everything: bool) -> None:
+        """Hand on what gVisor's kernel sees: the programs that are started, or also what is opened and connected to. In
+        a staged box from `show` on. Raises ConfinementError when gVisor does not tell."""
+        self._on_report = on_report
+        self._points = EVERYTHING if everything else PROGRAMS
+        if not self._gvisor.plan.staged:
+            await self._open_witness()
+
+    async def show(self, view: WorkspaceView) -> None:
+        """See LiveBox."""
+        await super().show(view)
+        await self._open_witness()
+
+    async def _open_witness(self) -> None:
+        if self._on_report is None:
+            return
+        self._witness = witness = Witness(self._on_report)
+        try:
+            await self._gvisor.trace(self._points, witness.theirs.fileno())
+        except OSError as error:
+            raise ConfinementError(
+                f"gVisor reports nothing of this box: {error.strerror}",
+                hint="`agentbox doctor` says whether this runsc fits",
+                step="trace",
+                errno=error.errno or 0,
+            ) from error
+        finally:
+            witness.theirs.close()
+
+    async def start(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, stdio: Sequence[int]
+    ) -> asyncio.Future[CommandExit]:
+        """See LiveBox."""
+        return (await self.start_with_signals(argv, env, cwd, stdio))[1]
+
+    async def start_with_signals(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, stdio: Sequence[int]
+    ) -> tuple[int, asyncio.Future[CommandExit]]:
+        """See LiveBox."""
+        key, ended = await super().start_with_signals(argv, self._held(env), cwd, stdio)
+        self._tell(key, argv)
+        return key, ended
+
+    async def start_on_terminal(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        size: tuple[int, int],
+        instead: Mapping[int, int] | None = None,
+    ) -> tuple[int, asyncio.Future[CommandExit], int]:
+        """See LiveBox."""
+        key, ended, master = await super().start_on_terminal(argv, self._held(env), cwd, size, instead)
+        self._tell(key, argv)
+        return key, ended, master
+
+    def _tell(self, key: int, argv: Sequence[str]) -> None:
+        """Report the program that the owner started itself, which gVisor does not."""
+        if self._on_report is not None:
+            reason = "the command itself" if self._alone else NO_RULES
+            found = {"pid": self._gvisor.pid_inside(key), "exe": os.path.realpath(argv[0]), "argv": list(argv)}
+            self._on_report({"spawn": {**found, "allowed": True, "reason": reason}})
+
+    def _held(self, env: Mapping[str, str]) -> Mapping[str, str]:
+        return {**env, "LD_PRELOAD": ALONE} if self._alone else env
 
     async def watch_memory(self) -> None:
-        """Kill the box when its programs' memory passes memory_mb. Runs until cancelled."""
+        """Kill the box when its programs' memory passes memory_mb: what they have is one file in the host's memory, of
+        the same kind as the box's own files. Runs until cancelled."""
         if self._cgroup is None:
             return
         limit = self._confinement.limits.memory_mb * _MIB
@@ -30,3 +123,16 @@ class GvisorLiveBox(LiveBox):
             if shared - (files.f_blocks - files.f_bfree) * files.f_frsize > limit:
                 self._oom = True
                 self._box.kill()
+
+    async def judged(self) -> None:
+        """See LiveBox."""
+        if self._witness is not None:
+            await self._witness.finish()
+
+    async def destroy(self) -> None:
+        """See LiveBox."""
+        try:
+            await super().destroy()
+        finally:
+            if self._witness is not None:
+                self._witness.close()

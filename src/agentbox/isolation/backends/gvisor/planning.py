@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import struct
 
 from agentbox.isolation.host import kernel_requirements
 from agentbox.isolation.launcher.bundle import INSIDE
@@ -20,8 +21,14 @@ if TYPE_CHECKING:
 PLATFORM = "ptrace"
 _MIB = 1 << 20
 _OPEN_FILES = 4096
+# PT_INTERP
+_INTERPRETED = 3
 _PLACES = ("/usr/bin/runsc", "/usr/local/bin/runsc", "/usr/local/sbin/runsc")
-_INSIDE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "native", "agentbox-inside")
+_NATIVE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "native")
+_INSIDE = f"{_NATIVE}/agentbox-inside"
+_ALONE = f"{_NATIVE}/alone.so"
+# Where a box shows what keeps a program from starting others.
+ALONE = "/.agentbox/alone.so"
 # What gVisor itself takes: its kernel, the process that opens files, their threads; and on the platform ptrace a
 # process of the host for each one inside, with two threads for each.
 _OWN_MEMORY_MB = 128
@@ -36,7 +43,7 @@ def program() -> str | None:
 
 def requirements() -> tuple[Requirement, ...]:
     """What gVisor boxes need of this host, as far as can be told without building one."""
-    runsc, root, compiled = program(), os.geteuid() == 0, os.access(_INSIDE, os.X_OK)
+    runsc, root, compiled = program(), os.geteuid() == 0, all(os.access(path, os.R_OK) for path in (_INSIDE, _ALONE))
     return (
         *kernel_requirements(),
         Requirement(
@@ -54,23 +61,24 @@ def requirements() -> tuple[Requirement, ...]:
         Requirement(
             "the compiled part of agentbox",
             compiled,
-            _INSIDE if compiled else f"{_INSIDE} is missing",
+            _INSIDE if compiled else f"{_INSIDE} or {os.path.basename(_ALONE)} is missing",
             "" if compiled else "install a C compiler and then agentbox again (`pip install .`)",
         ),
     )
 
 
 def gvisor_plan(
-    plan: LaunchPlan, limits: Limits, host_ids: tuple[int, int, int], *, joins_network: bool, witness: str = ""
+    plan: LaunchPlan, limits: Limits, host_ids: tuple[int, int, int], *, joins_network: bool, capabilities: int = 0
 ) -> LaunchPlan:
-    """The plan of a box that shows what `plan` shows, with gVisor's kernel in place of the host's."""
+    """The plan of a box that shows what `plan` shows, with gVisor's kernel in place of the host's. `capabilities` are
+    those of its programs in that kernel."""
     runsc = program()
     assert runsc is not None
     return replace(
         plan,
         host_uid=host_ids[1],
         host_gid=host_ids[1],
-        binds=(*plan.binds, (_INSIDE, INSIDE)),
+        binds=(*plan.binds, (_INSIDE, INSIDE), (_ALONE, ALONE)),
         # These and /proc are gVisor's own.
         links=tuple((path, target) for path, target in plan.links if not path.startswith("/dev/")),
         devices=(),
@@ -90,9 +98,23 @@ def gvisor_plan(
             "host" if joins_network else "none",
             host_ids,
             (("NPROC", limits.pids), ("NOFILE", _OPEN_FILES), ("CORE", 0)),
-            witness,
+            capabilities,
         ),
     )
+
+
+def is_dynamic(path: str) -> bool:
+    """Whether the program at `path` is started by the dynamic loader, which loads what it is told to before anything of
+    the program. Raises OSError."""
+    with open(path, "rb") as file:
+        head = file.read(1 << 16)
+    if head[:4] != b"\x7fELF" or head[4:6] != b"\2\1":
+        return False
+    (table,) = struct.unpack_from("<Q", head, 32)
+    size, count = struct.unpack_from("<HH", head, 54)
+    places = (table + index * size for index in range(count))
+    kinds = [struct.unpack_from("<I", head, place)[0] for place in places if place + 4 <= len(head)]
+    return _INTERPRETED in kinds
 
 
 def group_limits(limits: Limits) -> CgroupLimits:
