@@ -19,8 +19,8 @@ S1_VENV := .venv-s1
 S3_VENV := .venv-s3
 RIVALS_VENV := .venv-rivals
 SCIENCE_VENV := .venv-science
-# Seconds for each parser in `make test`; `make fuzz` takes ten times as long.
-FUZZ_SLICE := 30
+# Seconds for each parser in `make test`; `make fuzz` runs far longer.
+FUZZ_SLICE := 8
 # Emulated, so slow; they touch nothing of this host and run beside the others.
 VM_TESTS := tests/vm tests/conformance/test_self_check_in_a_machine.py
 # Floods, crowds and kills, which take what a machine has; they come when what waits for answers is done.
