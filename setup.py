@@ -23,6 +23,7 @@ PROGRAMS = {
     "agentbox-maker": ("maker.c", [["-static"], ["-fPIE", "-pie"]]),
     "agentbox-inside": ("inside.c", [["-static"], ["-fPIE", "-pie"]]),
     "alone.so": ("alone.c", [["-shared", "-fPIC", "-nostdlib", "-fno-stack-protector"]]),
+    "agentbox-agent": ("agent.c", [["-static"], []]),
     "zygote.so": ("zygote.c", [["-shared", "-fPIC"]]),
 }
 

@@ -8,20 +8,26 @@ __version__ = "0.9.0"
 # Public names, loaded when they are used: importing the package must cost nothing.
 _PUBLIC = {
     "AgentboxError": "agentbox.errors",
+    "AsyncSandbox": "agentbox.sandbox.asynchronous",
     "CheckpointError": "agentbox.errors",
     "Policy": "agentbox.policy.document",
     "PolicyError": "agentbox.errors",
     "PolicyViolation": "agentbox.errors",
     "ReplayDivergence": "agentbox.errors",
+    "Sandbox": "agentbox.sandbox.synchronous",
+    "SandboxError": "agentbox.errors",
     "TraceTampered": "agentbox.errors",
 }
 __all__ = [
     "AgentboxError",
+    "AsyncSandbox",
     "CheckpointError",
     "Policy",
     "PolicyError",
     "PolicyViolation",
     "ReplayDivergence",
+    "Sandbox",
+    "SandboxError",
     "TraceTampered",
     "__version__",
 ]

@@ -27,6 +27,8 @@ What guest code does (a timeout, an OOM kill, a non-zero exit, too much output) 
     +- TraceError              a trace could not be written or read
     |  +- TraceTampered        it is not what was written
     |  +- TraceKeyError        the signing key cannot be used
+    +- SandboxError            a durable sandbox cannot do what was asked
+    |  +- SandboxGoneError     its box is gone; the workspace is kept
     +- ReplayDivergence        a replay went another way than its record
     +- InternalError           our bug
 """
@@ -205,6 +207,18 @@ class TraceKeyError(TraceError):
     """The key that signs traces is missing, is no key, or could have been read by others."""
 
     code = "trace_key"
+
+
+class SandboxError(AgentboxError):
+    """A durable sandbox could not be started, or cannot do what was asked; the message says why."""
+
+    code = "sandbox_error"
+
+
+class SandboxGoneError(SandboxError):
+    """The box of a sandbox is gone, with everything that ran in it; its workspace is kept: `reset` builds it anew."""
+
+    code = "sandbox_gone"
 
 
 class ReplayDivergence(AgentboxError):  # noqa: N818

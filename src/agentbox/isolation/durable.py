@@ -99,7 +99,7 @@ class DurableBox(Protocol):
 
 
 class DurableBackend(Protocol):
-    """A backend that has durable boxes. Looked up by name in registry.DURABLE."""
+    """A backend that has durable boxes. Looked up by name in durable_registry.DURABLE."""
 
     name: str
 
@@ -130,8 +130,8 @@ class Leftover(Protocol):
 
 def agent_files() -> tuple[tuple[str, str], ...]:
     """(file of the host, path in the box) of the agents, to be shown read-only."""
-    native = ((str(_NATIVE), AGENT),) if _NATIVE.is_file() else ()
-    return (*native, (str(_FALLBACK), AGENT_PYTHON))
+    both = ((_NATIVE, AGENT), (_FALLBACK, AGENT_PYTHON))
+    return tuple((str(file), path) for file, path in both if file.is_file())
 
 
 def agent_commands(*, python_only: bool = False) -> tuple[tuple[str, ...], ...]:

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: MIT
+"""Files of a sandbox, read and written by the agent as the box's user: a link leads where it leads inside, never on the
+host. Nothing here holds a whole file in memory unless it is asked for one."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import posixpath
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from typing import Protocol
+
+from agentbox.errors import SandboxError
+from agentbox.isolation.durable import WORKSPACE
+from agentbox.records import dataclass
+from agentbox.sandbox.link import AgentLink
+from agentbox.sandbox.operation import Operation
+
+_PIECE_BYTES = 1 << 20
+_TYPES = {
+    "f": "file", "d": "directory", "l": "link", "p": "fifo", "s": "socket", "c": "device", "b": "device",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """Something in a sandbox: `kind` is file, directory, link, fifo, socket or device; `target` of a link; `mode` the
+    permission bits; `modified` seconds since 1970."""
+
+    path: str
+    kind: str
+    size: int
+    mode: int
+    modified: float
+    uid: int
+    gid: int
+    target: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return posixpath.basename(self.path)
+
+
+class Linked(Protocol):
+    """Who has a stream to an agent."""
+
+    async def link(self) -> AgentLink:
+        """See AsyncSandbox."""
+
+
+class Files:
+    """Paths are absolute in the box, or relative to /work. All methods raise OSError with the path and errno as local
+    files would (FileNotFoundError, IsADirectoryError, PermissionError, ENOSPC), and SandboxError."""
+
+    def __init__(self, sandbox: Linked) -> None:
+        self._sandbox = sandbox
+
+    async def _operate(self, *argv: str, stdin: bool = False, user: str = "") -> Operation:
+        if any("\0" in word for word in argv):
+            raise ValueError("a path cannot hold a zero byte")
+        return await Operation.start(await self._sandbox.link(), argv[1], argv, user, stdin=stdin)
+
+    async def stream(self, path: str, *, offset: int = 0, length: int = -1, user: str = "") -> AsyncIterator[bytes]:
+        """A file's bytes, piece by piece; `length` -1 is up to its end."""
+        operation = await self._operate("read", _absolute(path), str(offset), str(length), user=user)
+        async for piece in operation.pieces():
+            yield piece
+
+    async def read(self, path: str, *, offset: int = 0, length: int = -1, max_bytes: int = -1, user: str = "") -> bytes:
+        """A file's bytes. Raises OSError (EFBIG) when there are more than `max_bytes`, -1 for no bound."""
+        pieces, size = [], 0
+        async for piece in self.stream(path, offset=offset, length=length, user=user):
+            size += len(piece)
+            if 0 <= max_bytes < size:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    async def read_text(self, path: str, *, user: str = "") -> str:
+        """A file's text. Raises UnicodeDecodeError where it is not UTF-8."""
+        return (await self.read(path, user=user)).decode()
+
+    async def write(
+        self,
+        path: str,
+        data: str | bytes | Iterable[bytes] | AsyncIterable[bytes],
+        *,
+        mode: int | None = None,
+        how: str = "replace",
+        user: str = "",
+    ) -> None:
+        """Write a file, with its parents. `how` is "replace" (all at once: nobody sees half of it), "append" or "new"
+        (FileExistsError). `mode` are permission bits; None keeps those of a file that exists."""
+        octal = "-" if mode is None else f"{mode & 0o777:o}"
+        operation = await self._operate("write", _absolute(path), octal, how, stdin=True, user=user)
+        try:
+            if isinstance(data, str):
+                await operation.send(data.encode())
+            elif isinstance(data, bytes | bytearray | memoryview):
+                await operation.send(bytes(data))
+            elif isinstance(data, AsyncIterable):
+                async for piece in data:
+                    await operation.send(piece)
+            else:
+                for piece in data:
+                    await operation.send(piece)
+        except BaseException:
+            operation.abandon()
+            raise
+        await operation.finish()
+
+    async def list(self, path: str = ".", *, depth: int = 1, user: str = "") -> list[FileInfo]:
+        """What is in a directory, by path; `depth` -1 is all below it, 256 levels deep at most."""
+        operation = await self._operate("list", _absolute(path), str(depth or 1), user=user)
+        found = await _entries(operation)
+        return sorted(found, key=lambda one: one.path)
+
+    async def info(self, path: str, *, user: str = "") -> FileInfo:
+        """What is at a path; of a link, the link itself."""
+        found = await _entries(await self._operate("list", _absolute(path), "0", user=user))
+        if not found:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return found[0]
+
+    async def exists(self, path: str) -> bool:
+        """Whether something is there; a link counts itself."""
+        try:
+            await self.info(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    async def make_directory(self, path: str, *, mode: int = 0o755, user: str = "") -> None:
+        """Make a directory with its parents; one that exists is no error."""
+        await self._simple("mkdir", _absolute(path), f"{mode & 0o777:o}", user=user)
+
+    async def remove(self, path: str, *, user: str = "") -> None:
+        """Remove a file, or a directory with all that is in it."""
+        await self._simple("remove", _absolute(path), user=user)
+
+    async def rename(self, path: str, to: str, *, user: str = "") -> None:
+        """Give it another name, over what has that name."""
+        await self._simple("rename", _absolute(path), _absolute(to), user=user)
+
+    async def _simple(self, *argv: str, user: str) -> None:
+        await (await self._operate(*argv, user=user)).finish(end_input=False)
+
+    async def download(self, path: str, to: str | os.PathLike[str]) -> int:
+        """Copy a file or a directory to a path of the host, which must not exist. Links and what is no file are left
+        out: nothing of the guest's leads the host anywhere. Returns how many bytes were copied."""
+        target = os.fspath(to)
+        if (await self.info(path)).kind != "directory":
+            return await self._download_file(path, target)
+        base = _absolute(path)
+        await asyncio.to_thread(os.mkdir, target, 0o755)
+        copied = 0
+        for entry in await self.list(base, depth=-1):
+            parts = posixpath.relpath(entry.path, base).split("/")
+            if any(part in ("", ".", "..") for part in parts):
+                raise SandboxError(f"{entry.path}: the box names a file outside of its directory")
+            local = os.path.join(target, *parts)
+            if entry.kind == "directory":
+                await asyncio.to_thread(os.mkdir, local, 0o755)
+            elif entry.kind == "file":
+                copied += await self._download_file(entry.path, local)
+        return copied
+
+    async def _download_file(self, path: str, to: str) -> int:
+        copied = 0
+        fd = await asyncio.to_thread(os.open, to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            async for piece in self.stream(path):
+                await asyncio.to_thread(_write_all, fd, piece)
+                copied += len(piece)
+        except BaseException:
+            os.unlink(to)
+            raise
+        finally:
+            os.close(fd)
+        return copied
+
+    async def upload(self, source: str | os.PathLike[str], path: str) -> int:
+        """Copy a file or a directory of the host into the box, with permission bits. Links in a directory are left out.
+        Returns how many bytes were copied."""
+        local = os.fspath(source)
+        entries = await asyncio.to_thread(_local_entries, local)
+        copied = 0
+        for relative, directory in entries:
+            inside = posixpath.join(_absolute(path), relative) if relative else _absolute(path)
+            if directory:
+                await self.make_directory(inside)
+            else:
+                copied += await self._upload_file(os.path.join(local, relative) if relative else local, inside)
+        return copied
+
+    async def _upload_file(self, local: str, path: str) -> int:
+        with await asyncio.to_thread(open, local, "rb") as file:
+            status = os.fstat(file.fileno())
+
+            async def pieces() -> AsyncIterator[bytes]:
+                while piece := await asyncio.to_thread(file.read, _PIECE_BYTES):
+                    yield piece
+
+            await self.write(path, pieces(), mode=status.st_mode & 0o777)
+            return status.st_size
+
+
+def _local_entries(local: str) -> list[tuple[str, bool]]:
+    """Relative paths of what is to be copied, and which are directories, parents first."""
+    if not os.path.isdir(local):
+        return [("", False)]
+    found = []
+    for directory, below, names in os.walk(local):
+        below.sort()
+        relative = os.path.relpath(directory, local)
+        prefix = "" if relative == "." else relative
+        found.append((prefix, True))
+        for name in sorted(names):
+            one = os.path.join(directory, name)
+            if os.path.isfile(one) and not os.path.islink(one):
+                found.append((os.path.join(prefix, name), False))
+    return found
+
+
+def _absolute(path: str) -> str:
+    joined = posixpath.join(WORKSPACE, path)
+    # `a/../b` is the guest's to resolve, who may have links.
+    return joined if ".." in joined.split("/") else posixpath.normpath(joined)
+
+
+async def _entries(operation: Operation) -> list[FileInfo]:
+    pending = bytearray()
+    found = []
+    async for piece in operation.pieces():
+        pending += piece
+        *records, rest = bytes(pending).split(b"\0\0")
+        pending = bytearray(rest)
+        found += [_entry(record) for record in records]
+    return found
+
+
+def _entry(record: bytes) -> FileInfo:
+    head, _, names = record.partition(b"\t")
+    try:
+        kind, mode, size, modified, uid, gid = head.decode("ascii").split()
+        path, _, target = names.partition(b"\0")
+        return FileInfo(
+            path=path.decode("utf-8", "surrogateescape"),
+            kind=_TYPES[kind],
+            size=int(size),
+            mode=int(mode, 8) & 0o7777,
+            modified=int(modified) / 1e9,
+            uid=int(uid),
+            gid=int(gid),
+            target=target.decode("utf-8", "surrogateescape") if kind == "l" else None,
+        )
+    except (ValueError, KeyError) as error:
+        raise SandboxError(f"the agent in the box described a file in a way that makes no sense: {error}") from error
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

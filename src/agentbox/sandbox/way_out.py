@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: MIT
+"""The policy of a sandbox: `net:` rules, which the gateway holds for as long as its box lives."""
+
+from __future__ import annotations
+
+from agentbox.egress.events import EgressEvent
+from agentbox.egress.rules import EgressRules
+from agentbox.engine.way_out import Egress, WayOut, target_of
+from agentbox.errors import PolicyError
+from agentbox.isolation.durable import WORKSPACE, DurableBox, DurableRequest
+from agentbox.isolation.durable_jail import JailBox
+from agentbox.policy.parser import parse
+from agentbox.records import replace
+
+_MAX_KEPT_DENIALS = 1000
+# What a durable box can hold of a policy; the rest would be weaker than it reads.
+_HELD = ("net",)
+
+
+def read_policy(text: str) -> SandboxPolicy:
+    """Parse the text. Raises PolicySyntaxError, and PolicyError for rules that nothing holds in a durable box."""
+    policy = parse(text, root=WORKSPACE)
+    for rule in policy.rules:
+        if rule.verb not in _HELD:
+            raise PolicyError(
+                f"`{rule.text}` ({rule.place.path}:{rule.place.line}) cannot be held in a durable sandbox: it shows "
+                "its whole workspace to every program",
+                hint="a sandbox takes `net:` rules; use `agentbox run` or /v1/run for the others",
+            )
+    if policy.limits:
+        raise PolicyError(
+            "`limits:` of a sandbox are its arguments memory, cpus, pids_limit and disk",
+            hint="take the line out of the policy",
+        )
+    return SandboxPolicy(EgressRules.of(policy))
+
+
+class SandboxPolicy:
+    """The rules, and the way out of the box that lives now. `denials` are what the gateway refused, the last thousand:
+    (target, reason)."""
+
+    def __init__(self, rules: EgressRules) -> None:
+        self.rules = rules
+        self.denials: list[tuple[str, str]] = []
+        self._way_out: WayOut | None = None
+
+    async def attach(self, request: DurableRequest, backend: str, egress: Egress) -> DurableRequest:
+        """The request with a network that leads to the gateway. Raises IsolationError, PolicyError."""
+        if backend != "jail":
+            raise PolicyError(
+                f"`net:` rules cannot be held in a durable sandbox of backend {backend} yet",
+                hint="use backend jail, or no policy: without one nothing can be reached",
+            )
+        self._way_out = await egress.open(self.rules, self._note)
+        return replace(request, network=self._way_out.network)
+
+    async def serve(self, box: DurableBox) -> None:
+        """Begin to serve the box."""
+        assert self._way_out is not None
+        assert isinstance(box, JailBox)
+        await self._way_out.serve(box.live.unix_listeners)
+
+    def _note(self, event: EgressEvent) -> None:
+        if not event.allowed:
+            self.denials.append((target_of(event), event.reason))
+            del self.denials[:-_MAX_KEPT_DENIALS]
+
+    async def close(self) -> None:
+        """End every connection."""
+        way_out, self._way_out = self._way_out, None
+        if way_out is not None:
+            await way_out.close()
