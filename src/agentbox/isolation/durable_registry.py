@@ -17,8 +17,15 @@ def _jail(facilities: Facilities) -> DurableBackend:
     return JailDurable(facilities)
 
 
+def _gvisor(facilities: Facilities) -> DurableBackend:
+    from agentbox.isolation.backends.gvisor.durable import GvisorDurable
+
+    return GvisorDurable(facilities)
+
+
 DURABLE: dict[str, Callable[[Facilities], DurableBackend]] = {
     "jail": _jail,
+    "gvisor": _gvisor,
 }
 # What a sandbox gets when nobody says: boxes with a kernel of their own. Others are asked for by name.
 PREFERRED = ("docker-runsc", "gvisor")

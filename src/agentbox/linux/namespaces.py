@@ -77,9 +77,10 @@ def _write_maps(process: str, setgroups: str, uid_map: str, gid_map: str) -> Non
             os.close(fd)
 
 
-def mapping_namespace(on_disk: int, shown: int) -> int:
-    """A user namespace, as a descriptor, whose maps say: what belongs to uid and gid `on_disk` is shown as `shown`.
-    For mounts.map_ids; no process lives in it. Needs root."""
+def mapping_namespace(on_disk: int, shown: int, *same: int) -> int:
+    """A user namespace, as a descriptor, whose maps say: what belongs to uid and gid `on_disk` is shown as `shown`, and
+    what belongs to the `same` ids as it is. For mounts.map_ids; no process lives in it. Needs root."""
+    extents = [(on_disk, shown, 1), *((one, one, 1) for one in same)]
     ready_read, ready_write = os.pipe()
     hold_read, hold_write = os.pipe()
     pid = os.fork()
@@ -95,10 +96,7 @@ def mapping_namespace(on_disk: int, shown: int) -> int:
         os.close(ready_write)
         if os.read(ready_read, 1) != b"r":
             raise OSError(1, "unshare: the user namespace of an id map was refused")
-        for name in ("uid_map", "gid_map"):
-            fd = os.open(f"/proc/{pid}/{name}", os.O_WRONLY | os.O_CLOEXEC)
-            os.write(fd, f"{on_disk} {shown} 1".encode())
-            os.close(fd)
+        write_maps(pid, extents)
         return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         for end in (ready_read, hold_read, hold_write):

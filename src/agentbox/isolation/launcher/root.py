@@ -47,7 +47,9 @@ def open_trees(plan: dict[str, Any], maps: dict[int, int] | None = None) -> dict
             # makes must belong to the owner on the disk.
             owner = os.fstat(tree).st_uid
             if owner not in maps:
-                maps[owner] = namespaces.mapping_namespace(owner, plan["host_uid"])
+                # In gVisor the box's root makes what its user then gets.
+                own = plan["runtime"]["host_ids"][:1] if plan["runtime"] else ()
+                maps[owner] = namespaces.mapping_namespace(owner, plan["host_uid"], *own)
             with step(f"map the owner of {source}"):
                 mounts.map_ids(tree, maps[owner])
     for fd in maps.values():

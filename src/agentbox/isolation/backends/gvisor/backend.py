@@ -6,6 +6,7 @@ from __future__ import annotations
 from agentbox.errors import ConfinementError
 from agentbox.isolation.backend import build_in_cgroup
 from agentbox.isolation.backends.gvisor import planning
+from agentbox.isolation.backends.gvisor.ids import BoxIds
 from agentbox.isolation.backends.gvisor.live import GvisorLiveBox
 from agentbox.isolation.plan import jail_plan, watched_plan
 from agentbox.models import Enforcement, Layer
@@ -49,6 +50,9 @@ class GvisorBackend:
             disk=Layer.KERNEL,
         )
 
+    async def interpreters(self) -> None:
+        """See Backend: boxes show the host's."""
+
     def refuses(self, confinement: Confinement) -> str:
         """See Backend."""
         granted = next((rule for rules in confinement.programs for rule in rules if not rule.deny), None)
@@ -58,6 +62,9 @@ class GvisorBackend:
             f"`{granted.rule}` cannot be held by backend gvisor: its kernel can keep a program from starting others, "
             "and cannot tell which"
         )
+
+    async def close(self) -> None:
+        """See Backend."""
 
     async def launch(
         self,
@@ -87,36 +94,31 @@ class GvisorBackend:
 
     async def _build(self, confinement: Confinement, watch: Watch | None, network: Network | None) -> GvisorLiveBox:
         facilities = self._facilities
-        ids = tuple(facilities.ids.take()[0] for _ in range(3))
-
-        def give_back() -> None:
-            for one in ids:
-                facilities.ids.give_back(one)
-
+        ids = BoxIds(facilities)
         try:
             plan = jail_plan(
                 confinement,
                 facilities.host_view(),
-                host_uid=ids[1],
-                host_gid=ids[1],
+                host_uid=ids.user,
+                host_gid=ids.user,
                 memory_held_by_cgroup=True,
             )
             if watch is not None:
                 plan = watched_plan(plan, confinement, watch.command, watch.guard)
             plan = planning.gvisor_plan(
-                plan, confinement.limits, (ids[0], ids[1], ids[2]), joins_network=network is not None
+                plan, confinement.limits, ids.all, joins_network=network is not None
             )
             box = await build_in_cgroup(
                 facilities,
                 plan,
                 confinement,
-                give_back,
+                ids.give_back,
                 network=network,
                 limits=planning.group_limits(confinement.limits),
                 kind=GvisorLiveBox,
             )
         except BaseException:
-            give_back()
+            ids.give_back()
             raise
         assert isinstance(box, GvisorLiveBox)
         if confinement.policy_sha256 is not None:

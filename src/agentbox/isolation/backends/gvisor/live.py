@@ -32,7 +32,7 @@ class GvisorLiveBox(LiveBox):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         assert isinstance(self._box, Box)
-        self._gvisor = self._box
+        self.gvisor = self._box
         self._on_report: Callable[[dict[str, Any]], None] | None = None
         self._points: Sequence[Mapping[str, Any]] = ()
         self._witness: Witness | None = None
@@ -47,7 +47,7 @@ class GvisorLiveBox(LiveBox):
         a staged box from `show` on. Raises ConfinementError when gVisor does not tell."""
         self._on_report = on_report
         self._points = EVERYTHING if everything else PROGRAMS
-        if not self._gvisor.plan.staged:
+        if not self.gvisor.plan.staged:
             await self._open_witness()
 
     async def show(self, view: WorkspaceView) -> None:
@@ -60,7 +60,7 @@ class GvisorLiveBox(LiveBox):
             return
         self._witness = witness = Witness(self._on_report)
         try:
-            await self._gvisor.trace(self._points, witness.theirs.fileno())
+            await self.gvisor.trace(self._points, witness.theirs.fileno())
         except OSError as error:
             raise ConfinementError(
                 f"gVisor reports nothing of this box: {error.strerror}",
@@ -102,7 +102,7 @@ class GvisorLiveBox(LiveBox):
         """Report the program that the owner started itself, which gVisor does not."""
         if self._on_report is not None:
             reason = "the command itself" if self._alone else NO_RULES
-            found = {"pid": self._gvisor.pid_inside(key), "exe": os.path.realpath(argv[0]), "argv": list(argv)}
+            found = {"pid": self.gvisor.pid_inside(key), "exe": os.path.realpath(argv[0]), "argv": list(argv)}
             self._on_report({"spawn": {**found, "allowed": True, "reason": reason}})
 
     def _held(self, env: Mapping[str, str]) -> Mapping[str, str]:
