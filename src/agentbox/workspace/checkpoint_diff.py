@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from agentbox.errors import CheckpointError
 from agentbox.workspace.checkpoint_content import ContentReader
-from agentbox.workspace.checkpoint_entries import Change, Entry, is_same
-from agentbox.workspace.checkpoint_restore import look
-from agentbox.workspace.checkpoint_scan import Found, open_directory, read_file
+from agentbox.workspace.checkpoint_entries import Change, Entry
+from agentbox.workspace.checkpoint_places import Places
+from agentbox.workspace.checkpoint_scan import Found, read_file
 from agentbox.workspace.checkpoint_store import CheckpointStore, Taken
 from agentbox.workspace.checkpoint_undo import changes_of, state_of
 from agentbox.workspace.names import shown
@@ -115,21 +115,18 @@ def _present(change: Change, kept: Entry | None, reader: ContentReader) -> bytes
         return None
     if kept is not None and kept.file and kept.content == after.content:
         return reader.text(change.path, kept, _MAX_TEXT_BYTES)
-    if not is_same(look(change.path, after), after):
-        return None
-    parent, _, name = change.path.rpartition("/")
-    fd = open_directory(parent)
     try:
-        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        reading = read_file(Found(change.path, fd, name, status))
-        os.close(reading.fd)
-        return reading.content if reading.digest == after.content else None
+        with Places() as places:
+            fd, name = places.of(change.path)
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            if not stat.S_ISREG(status.st_mode) or status.st_size != after.size:
+                return None
+            reading = read_file(Found(change.path, fd, name, status))
+        with open(reading.fd, "rb") as file:
+            content = file.read(_MAX_TEXT_BYTES) if reading.content is None else reading.content
+        return content if reading.digest == after.content else None
     except (OSError, CheckpointError):
         return None
-    finally:
-        os.close(fd)
 
 
 def _lines(content: bytes) -> list[str] | None:

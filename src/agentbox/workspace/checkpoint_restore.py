@@ -11,32 +11,33 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agentbox.errors import CheckpointError
 from agentbox.workspace.checkpoint_content import ContentReader
-from agentbox.workspace.checkpoint_entries import Change, Entry, is_same, is_unchanged
-from agentbox.workspace.checkpoint_scan import Found, entry_of, open_directory
+from agentbox.workspace.checkpoint_entries import TOUCHED, Change, Entry, is_same, is_unchanged
+from agentbox.workspace.checkpoint_places import Places
+from agentbox.workspace.checkpoint_scan import Found, entry_of, xattrs_of
 from agentbox.workspace.descent import chmod_no_follow
 from agentbox.workspace.names import shown
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_TEMPORARY = ".agentbox-undo"
-_NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR)
+_IN_PLACE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+TEMPORARY = ".agentbox-undo-"
+_NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+_NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
 
 
 @dataclass(slots=True)
 class Plan:
     """What is to be done: `steps` from what a path is now (`before` of each) to what it is to be (`after`).
 
-    `conflicts` are paths that are neither, `lost` those whose content was not kept, each with why; `done` counts those
-    that are as they should be.
+    `conflicts` are paths that are neither, each with why.
     """
 
     steps: list[Change] = field(default_factory=list)
     conflicts: list[tuple[str, str]] = field(default_factory=list)
-    done: int = 0
 
 
 @dataclass(slots=True)
@@ -47,25 +48,19 @@ class Restored:
     left: list[tuple[str, str]] = field(default_factory=list)
 
 
-def look(path: str, hint: Entry | None = None) -> Entry | None:
+def look(places: Places, path: str, hint: Entry | None = None) -> Entry | None:
     """The state of a path now, None where nothing is. `hint` is a state that it may still have. Raises
     CheckpointError."""
-    parent, _, name = path.rpartition("/")
     try:
-        parent_fd = open_directory(parent)
-    except OSError as error:
-        if error.errno in _NOTHING_THERE or error.errno == errno.ELOOP:
-            return None
-        raise _failed(path, error) from error
-    try:
-        status = os.stat(name, dir_fd=parent_fd, follow_symlinks=False)
+        fd, name = places.of(path)
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         if hint is not None and is_unchanged(hint, status):
             return hint
-        return entry_of(Found(path, parent_fd, name, status), None)
-    except FileNotFoundError:
-        return None
-    finally:
-        os.close(parent_fd)
+        return entry_of(Found(path, fd, name, status), None)
+    except OSError as error:
+        if error.errno in _NOTHING_THERE:
+            return None
+        raise CheckpointError(f"{shown(path)} cannot be looked at: {error.strerror or error}", path=path) from error
 
 
 def plan(wanted: Iterable[Change], *, force: bool = False, begun: frozenset[str] = frozenset()) -> Plan:
@@ -75,22 +70,20 @@ def plan(wanted: Iterable[Change], *, force: bool = False, begun: frozenset[str]
     write. Raises CheckpointError.
     """
     found = Plan()
-    for change in wanted:
-        now = look(change.path, change.before)
-        is_right = is_same(now, change.after)
-        if is_right and not _differs_in_time(now, change):
-            found.done += 1
-        elif is_same(now, change.before) or force or change.path in begun:
-            found.steps.append(Change(change.path, now, change.after))
-        elif is_right:
-            # Only its times were changed since.
-            found.done += 1
-        else:
-            found.conflicts.append((change.path, _conflict(now, change.before)))
+    with Places() as places:
+        for change in wanted:
+            now = look(places, change.path, change.before)
+            if is_same(now, change.after) and not _has_times_of_run(now, change):
+                # As it should be, maybe with other times since.
+                continue
+            if is_same(now, change.before) or force or change.path in begun:
+                found.steps.append(Change(change.path, now, change.after))
+            else:
+                found.conflicts.append((change.path, _conflict(now, change.before)))
     return found
 
 
-def _differs_in_time(now: Entry | None, change: Change) -> bool:
+def _has_times_of_run(now: Entry | None, change: Change) -> bool:
     """Whether a path has the times that the run gave it, which are to be what they were too."""
     before, after = change.before, change.after
     if now is None or before is None or after is None:
@@ -116,54 +109,88 @@ def restore(steps: Iterable[Change], reader: ContentReader, known: Mapping[str, 
     for change in ordered:
         if change.after is not None and change.after.kind == "f" and not _has_content(change):
             reader.check(change.path, change.after)
-    done = Restored()
-    links = _Links(known, ordered)
-    for change in reversed(ordered):
-        if change.before is not None and (change.after is None or change.after.kind != change.before.kind):
-            _attempt(change, done, lambda change=change: _remove(change))
-    refused = {path for path, _ in done.left}
-    for change in ordered:
-        if change.after is not None and change.path not in refused:
-            _attempt(change, done, lambda change=change: _make(change, change.after, reader, links))
-    for change in reversed(ordered):
-        if change.after is not None and change.after.kind == "d":
-            _attempt(change, done, lambda change=change: _finish(change.path, change.after))
-    failed = {path for path, _ in done.left}
-    done.paths = [
-        (status, change.path) for change in ordered if change.path not in failed and (status := change.status) != "T"
-    ]
-    return done
+    with Places(writes=True) as places:
+        return _Restoring(ordered, reader, known, places).all()
 
 
 def _has_content(change: Change) -> bool:
     """Whether the content is right already, and only permissions or times are not."""
     before, after = change.before, change.after
-    assert after is not None
-    return before is not None and before.kind == "f" and (before.content, before.size) == (after.content, after.size)
+    return (
+        before is not None
+        and after is not None
+        and before.kind == after.kind == "f"
+        and (before.content, before.size) == (after.content, after.size)
+    )
 
 
-def _attempt(change: Change, done: Restored, action: object) -> None:
-    try:
-        action()  # type: ignore[operator]
-    except OSError as error:
-        done.left.append((change.path, error.strerror or str(error)))
-    except CheckpointError as error:
-        done.left.append((change.path, error.message))
+class _Restoring:
+    """The steps of one plan while they are done."""
 
+    def __init__(
+        self, ordered: list[Change], reader: ContentReader, known: Mapping[str, Entry], places: Places
+    ) -> None:
+        self._ordered = ordered
+        self._reader = reader
+        self._places = places
+        self._left: dict[str, str] = {}
+        # Names of files that have several, by device and inode: as they were, and as they were made again.
+        self._names: dict[tuple[int, int], list[tuple[str, Entry]]] = {}
+        self._made: dict[tuple[int, int], str] = {}
+        wanted = {
+            (one.device, one.inode)
+            for step in ordered
+            if (one := step.after) is not None and one.kind == "f" and one.links > 1
+        }
+        for path, entry in known.items() if wanted else ():
+            if (entry.device, entry.inode) in wanted:
+                self._names.setdefault((entry.device, entry.inode), []).append((path, entry))
 
-@contextlib.contextmanager
-def _parent(path: str):  # type: ignore[no-untyped-def]
-    parent, _, name = path.rpartition("/")
-    fd = open_directory(parent)
-    try:
-        yield fd, name
-    finally:
-        os.close(fd)
+    def all(self) -> Restored:
+        """Do everything: away with what must go, from below; then what must come, from above; at last modes and times
+        of directories."""
+        times = self._times_of_others()
+        for change in reversed(self._ordered):
+            if change.before is not None and (change.after is None or change.after.kind != change.before.kind):
+                self._attempt(change.path, self._remove, change)
+        for change in self._ordered:
+            if change.after is not None and change.path not in self._left:
+                self._attempt(change.path, self._make, change, change.after)
+        for change in reversed(self._ordered):
+            if change.after is not None and change.after.kind == "d" and change.path not in self._left:
+                self._attempt(change.path, self._finish, change.path, change.after)
+        for path, mtime in times.items():
+            with contextlib.suppress(OSError):
+                fd, name = self._places.of(path)
+                os.utime(name, ns=(mtime, mtime), dir_fd=fd, follow_symlinks=False)
+        done = [
+            (change.status, change.path)
+            for change in self._ordered
+            if change.path not in self._left and change.status != TOUCHED
+        ]
+        return Restored(done, list(self._left.items()))
 
+    def _times_of_others(self) -> dict[str, int]:
+        """When the directories were changed in which something will be, and which are no step themselves."""
+        own = {change.path for change in self._ordered}
+        found = {}
+        for path in {change.path.rpartition("/")[0] for change in self._ordered} - own - {""}:
+            with contextlib.suppress(OSError):
+                fd, name = self._places.of(path)
+                found[path] = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime_ns
+        return found
 
-def _remove(change: Change) -> None:
-    with _parent(change.path) as (fd, name):
+    def _attempt(self, path: str, action: Callable[..., None], *arguments: object) -> None:
+        try:
+            action(*arguments)
+        except OSError as error:
+            self._left.setdefault(path, error.strerror or str(error))
+        except CheckpointError as error:
+            self._left.setdefault(path, error.message)
+
+    def _remove(self, change: Change) -> None:
         assert change.before is not None
+        fd, name = self._places.of(change.path)
         try:
             if change.before.kind == "d":
                 os.rmdir(name, dir_fd=fd)
@@ -172,14 +199,13 @@ def _remove(change: Change) -> None:
         except FileNotFoundError:
             return
         except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                raise CheckpointError("it holds what the run did not make") from error
+            if error.errno in _NOT_EMPTY:
+                raise CheckpointError("something else is in it") from error
             raise
 
-
-def _make(change: Change, entry: Entry, reader: ContentReader, links: _Links) -> None:
-    same_kind = change.before is not None and change.before.kind == entry.kind
-    with _parent(change.path) as (fd, name):
+    def _make(self, change: Change, entry: Entry) -> None:
+        same_kind = change.before is not None and change.before.kind == entry.kind
+        fd, name = self._places.of(change.path)
         if entry.kind == "d":
             if not same_kind:
                 # Its real mode comes when everything is in it.
@@ -188,8 +214,8 @@ def _make(change: Change, entry: Entry, reader: ContentReader, links: _Links) ->
         if entry.kind == "f":
             if same_kind and _has_content(change):
                 _give(fd, name, entry)
-                return
-            links.file(fd, name, change, entry, reader)
+            else:
+                self._make_file(fd, name, change, entry)
             return
         if same_kind:
             os.unlink(name, dir_fd=fd)
@@ -204,14 +230,92 @@ def _make(change: Change, entry: Entry, reader: ContentReader, links: _Links) ->
             os.mknod(name, kind | 0o600, int(entry.content), dir_fd=fd)
         _give(fd, name, entry)
 
+    def _finish(self, path: str, entry: Entry) -> None:
+        fd, name = self._places.of(path)
+        _give(fd, name, entry)
 
-def _finish(path: str, entry: Entry) -> None:
-    with _parent(path) as (fd, name):
+    def _make_file(self, fd: int, name: str, change: Change, entry: Entry) -> None:
+        """Put a file there: as a further name of one that is there again, else with its content."""
+        key = (entry.device, entry.inode)
+        if entry.links > 1 and (other := self._made.get(key) or self._unchanged(key, change.path)):
+            here = os.dup(fd)
+            try:
+                other_fd, other_name = self._places.of(other)
+                _replace(
+                    here,
+                    name,
+                    lambda new: os.link(other_name, new, src_dir_fd=other_fd, dst_dir_fd=here, follow_symlinks=False),
+                )
+            finally:
+                os.close(here)
+            return
+        now = change.before
+        if now is not None and now.kind == "f" and now.links > 1 and (now.device, now.inode) == key:
+            # Its other names, which may lie anywhere, are to have this content too.
+            self._write_in_place(fd, name, change.path, entry)
+        else:
+            _replace(fd, name, lambda new: self._write_new(fd, new, change.path, entry))
+        self._made[key] = change.path
+
+    def _unchanged(self, key: tuple[int, int], path: str) -> str | None:
+        """Another name of the same file, under which it is what it was."""
+        with Places() as places:
+            for other, entry in self._names.get(key, ()):
+                if other != path and is_same(look(places, other), entry):
+                    return other
+        return None
+
+    def _write_new(self, fd: int, new: str, path: str, entry: Entry) -> None:
+        made = os.open(new, _NEW, 0o600, dir_fd=fd)
+        try:
+            self._reader.write(path, entry, made)
+        finally:
+            os.close(made)
+        _give(fd, new, entry)
+
+    def _write_in_place(self, fd: int, name: str, path: str, entry: Entry) -> None:
+        try:
+            opened = os.open(name, _IN_PLACE, dir_fd=fd)
+        except PermissionError:
+            chmod_no_follow(fd, name, 0o600)
+            opened = os.open(name, _IN_PLACE, dir_fd=fd)
+        try:
+            os.ftruncate(opened, 0)
+            self._reader.write(path, entry, opened)
+        finally:
+            os.close(opened)
         _give(fd, name, entry)
 
 
+def _replace(fd: int, name: str, make: Callable[[str], None]) -> None:
+    """Put what `make` makes under a temporary name in the place of what is there: it is the one or the other."""
+    new = f"{TEMPORARY}{os.urandom(6).hex()}"
+    try:
+        make(new)
+        os.rename(new, name, src_dir_fd=fd, dst_dir_fd=fd)
+    finally:
+        # Also when both were names of one file: then a rename does nothing.
+        with contextlib.suppress(OSError):
+            os.unlink(new, dir_fd=fd)
+
+
+def remove_temporaries(paths: Iterable[str]) -> None:
+    """Remove what an undoing that was broken off left beside these paths. Raises nothing."""
+    with Places(writes=True) as places:
+        for directory in {path.rpartition("/")[0] for path in paths}:
+            with contextlib.suppress(OSError):
+                fd, _ = places.of(f"{directory}/{TEMPORARY}")
+                listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
+                try:
+                    for name in os.listdir(listed):
+                        if name.startswith(TEMPORARY):
+                            os.unlink(name, dir_fd=listed)
+                finally:
+                    os.close(listed)
+
+
 def _give(fd: int, name: str, entry: Entry) -> None:
-    """Owner, permissions, attributes and times. The owner first: a change of it takes set-id bits away."""
+    """Owner, attributes, permissions and times. The owner first: a change of it takes set-id bits away."""
     status = os.stat(name, dir_fd=fd, follow_symlinks=False)
     if (status.st_uid, status.st_gid) != (entry.uid, entry.gid):
         os.chown(name, entry.uid, entry.gid, dir_fd=fd, follow_symlinks=False)
@@ -224,101 +328,9 @@ def _give(fd: int, name: str, entry: Entry) -> None:
 
 
 def _set_attributes(path: str, wanted: Mapping[str, str]) -> None:
-    from agentbox.workspace.checkpoint_scan import xattrs_of
-
     now = xattrs_of(path) or {}
     for name, value in wanted.items():
         if now.get(name) != value:
             os.setxattr(path, name, bytes.fromhex(value), follow_symlinks=False)
     for name in now.keys() - wanted.keys():
         os.removexattr(path, name, follow_symlinks=False)
-
-
-class _Links:
-    """Files that had several names get them back as names of one file."""
-
-    def __init__(self, known: Mapping[str, Entry], steps: list[Change]) -> None:
-        self._names: dict[tuple[int, int], list[tuple[str, Entry]]] = {}
-        wanted = {
-            (step.after.device, step.after.inode)
-            for step in steps
-            if step.after is not None and step.after.kind == "f" and step.after.links > 1
-        }
-        for path, entry in known.items() if wanted else ():
-            if (entry.device, entry.inode) in wanted:
-                self._names.setdefault((entry.device, entry.inode), []).append((path, entry))
-        self._made: dict[tuple[int, int], str] = {}
-
-    def file(self, fd: int, name: str, change: Change, entry: Entry, reader: ContentReader) -> None:
-        """Put a file there: as a further name of one that is there again, else with its content."""
-        key = (entry.device, entry.inode)
-        if entry.links > 1:
-            other = self._made.get(key) or self._unchanged(key, change.path)
-            if other is not None and other != change.path:
-                with _parent(other) as (other_fd, other_name):
-                    self._replace(
-                        fd,
-                        name,
-                        lambda new: os.link(other_name, new, src_dir_fd=other_fd, dst_dir_fd=fd, follow_symlinks=False),
-                    )
-                return
-        now = change.before
-        if now is not None and now.kind == "f" and now.links > 1 and (now.device, now.inode) == key:
-            # Its other names, which may lie anywhere, are to have this content too.
-            self._write_in_place(fd, name, change.path, entry, reader)
-        else:
-            self._replace(fd, name, lambda new: self._write_new(fd, new, change.path, entry, reader))
-        self._made[key] = change.path
-
-    def _unchanged(self, key: tuple[int, int], path: str) -> str | None:
-        for other, entry in self._names.get(key, ()):
-            if other != path and (now := look(other)) is not None and is_same(now, entry):
-                return other
-        return None
-
-    @staticmethod
-    def _replace(fd: int, name: str, make: object) -> None:
-        new = f"{_TEMPORARY}-{os.urandom(6).hex()}"
-        make(new)  # type: ignore[operator]
-        try:
-            os.rename(new, name, src_dir_fd=fd, dst_dir_fd=fd)
-            # Two names of one file are left alone by a rename.
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(new, dir_fd=fd)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(new, dir_fd=fd)
-            raise
-
-    @staticmethod
-    def _write_new(fd: int, new: str, path: str, entry: Entry, reader: ContentReader) -> None:
-        try:
-            made = os.open(new, _NEW, 0o600, dir_fd=fd)
-            try:
-                reader.write(path, entry, made)
-            finally:
-                os.close(made)
-            _give(fd, new, entry)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(new, dir_fd=fd)
-            raise
-
-    @staticmethod
-    def _write_in_place(fd: int, name: str, path: str, entry: Entry, reader: ContentReader) -> None:
-        opened = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
-        try:
-            os.ftruncate(opened, 0)
-            reader.write(path, entry, opened)
-        finally:
-            os.close(opened)
-        _give(fd, name, entry)
-
-
-def failed_in_words(left: Iterable[tuple[str, str]]) -> list[str]:
-    """A line for each path that was left."""
-    return [f"{shown(path)}: {why}" for path, why in left]
-
-
-def _failed(path: str, error: OSError) -> CheckpointError:
-    return CheckpointError(f"{shown(path)} cannot be looked at: {error.strerror or error}", path=path)

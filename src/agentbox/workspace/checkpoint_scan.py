@@ -14,11 +14,11 @@ from typing import NamedTuple
 from agentbox.errors import CheckpointError
 from agentbox.workspace.checkpoint_digests import LARGE_BYTES, digest_of, digest_of_bytes, read_all
 from agentbox.workspace.checkpoint_entries import KINDS, Entry, is_unchanged
+from agentbox.workspace.checkpoint_places import open_directory
 from agentbox.workspace.checkpoint_times import LASTING
 from agentbox.workspace.descent import Descent, open_regular
 from agentbox.workspace.names import shown
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 MAX_ENTRIES = 2_000_000
 _ATTEMPTS = 3
 _TYPE = 0o170000
@@ -70,21 +70,6 @@ def outermost(paths: list[str]) -> tuple[str, ...]:
         if not any(path == other or path.startswith(other.rstrip("/") + "/") for other in kept):
             kept.append(path)
     return tuple(kept)
-
-
-def open_directory(path: str) -> int:
-    """A descriptor of the directory at an absolute path, no part of which may be a link. Raises OSError."""
-    fd = os.open("/", _DIRECTORY)
-    try:
-        for part in path.split("/"):
-            if part:
-                below = os.open(part, _DIRECTORY, dir_fd=fd)
-                os.close(fd)
-                fd = below
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
 
 
 def walk(scope: Scope) -> Iterator[Found]:

@@ -13,8 +13,9 @@ from typing import Any
 from agentbox.errors import CheckpointError
 from agentbox.workspace.checkpoint_content import ContentReader, ContentWriter, is_full
 from agentbox.workspace.checkpoint_entries import Change, Entry, differences
-from agentbox.workspace.checkpoint_restore import Plan, Restored, plan, restore
-from agentbox.workspace.checkpoint_scan import Found, Scope, entry_of, open_directory, read_file, walk
+from agentbox.workspace.checkpoint_places import Places
+from agentbox.workspace.checkpoint_restore import Plan, plan, remove_temporaries, restore
+from agentbox.workspace.checkpoint_scan import Found, Scope, entry_of, read_file, walk
 from agentbox.workspace.checkpoint_store import CheckpointStore, Taken, entry_of_row, replace_file
 
 _STATE = "undone"
@@ -87,22 +88,31 @@ def undo(store: CheckpointStore, taken: Taken, *, force: bool = False) -> Undoin
     _check_place(store, taken)
     with store.opened(taken) as (store_fd, own):
         state = state_of(store, taken)
-        if state.word == "undone":
+        begun = {step.path: step for step in state.steps}
+        broken_off = state.word in ("undoing", "redoing")
+        if broken_off:
+            remove_temporaries(begun)
+        wanted = [
+            Change(change.path, change.after, change.before)
+            for change in changes_of(store, taken, force=force)
+            # What was undone may have been changed again since, which is no business of the run's.
+            if broken_off or change.path not in begun
+        ]
+        found = plan(wanted, force=force, begun=frozenset(begun))
+        if state.word == "undone" and not found.steps and not found.conflicts:
             raise CheckpointError(
                 f"the run of {taken.id} is undone already",
                 hint="--redo brings its changes back; name an earlier run to undo that one",
             )
-        changes = changes_of(store, taken, force=force)
-        begun = {step.path: step for step in state.steps}
-        wanted = [Change(change.path, change.after, change.before) for change in changes]
-        found = plan(wanted, force=force, begun=frozenset(begun) if state.word == "undoing" else frozenset())
         steps = _kept(own, taken.id, found, begun)
+        if not steps:
+            return Undoing(conflicts=found.conflicts)
         _note(own, "undoing", steps)
-        before = store.before(taken)
         with ContentReader(store_fd) as reader:
-            done = restore(found.steps, reader, before)
-        _note(own, "undone", steps)
-    return _told(found, done)
+            done = restore(found.steps, reader, store.before(taken))
+        left = {path for path, _ in done.left}
+        _note(own, "undone", [step for step in steps if step.path not in left])
+    return Undoing(done.paths, found.conflicts, done.left)
 
 
 def redo(store: CheckpointStore, taken: Taken, *, force: bool = False) -> Undoing:
@@ -114,6 +124,7 @@ def redo(store: CheckpointStore, taken: Taken, *, force: bool = False) -> Undoin
             raise CheckpointError(f"the run of {taken.id} was not undone", hint="there is nothing to bring back")
         wanted = [Change(step.path, step.after, step.before) for step in state.steps]
         begun = frozenset(step.path for step in state.steps) if state.word != "undone" else frozenset()
+        remove_temporaries(begun)
         found = plan(wanted, force=force, begun=begun)
         _note(own, "redoing", state.steps)
         known = {step.path: step.before for step in state.steps if step.before is not None}
@@ -125,7 +136,7 @@ def redo(store: CheckpointStore, taken: Taken, *, force: bool = False) -> Undoin
                     os.unlink(name, dir_fd=own)
         else:
             _note(own, "undone", state.steps)
-    return _told(found, done)
+    return Undoing(done.paths, found.conflicts, done.left)
 
 
 def _kept(own: int, name: str, found: Plan, begun: dict[str, Change]) -> list[Change]:
@@ -153,12 +164,9 @@ def _kept(own: int, name: str, found: Plan, begun: dict[str, Change]) -> list[Ch
 
 
 def _keep(path: str, entry: Entry, writer: ContentWriter) -> Entry:
-    parent, _, name = path.rpartition("/")
-    fd = open_directory(parent)
-    try:
+    with Places() as places:
+        fd, name = places.of(path)
         reading = read_file(Found(path, fd, name, os.stat(name, dir_fd=fd, follow_symlinks=False)))
-    finally:
-        os.close(fd)
     try:
         file, offset, digest = writer.keep(reading)
         if digest != entry.content:
@@ -184,7 +192,3 @@ def _note(own: int, word: str, steps: Iterable[Change]) -> None:
 def _change(row: Any) -> Change:
     path, one, other = row
     return Change(path, None if one is None else entry_of_row(one), None if other is None else entry_of_row(other))
-
-
-def _told(found: Plan, done: Restored) -> Undoing:
-    return Undoing(done.paths, found.conflicts, done.left)
