@@ -15,10 +15,11 @@ const pause = new Int32Array(new SharedArrayBuffer(4));
 const SPINS = 200;
 
 // One thread's connection, made at its first effect. `ahead` is called before each frame of the thread's own lane and
-// sends what must come before it; `at` gives where the program stands, for questions.
+// sends what must come before it; `at` gives where the program stands, in a replay. `lane` is the one of what happens now.
 class Channel {
   constructor(path, lane) {
     this.path = path;
+    this.own = lane;
     this.lane = lane;
     this.number = 0;
     this.socket = null;
@@ -30,7 +31,8 @@ class Channel {
   send(kind, op, args, { lane = this.lane, result } = {}) {
     try {
       this.before(lane);
-      this.write(encode({ id: 0, kind, op, args, lane, result }));
+      const at = this.at && kind !== 'keep' ? this.at(kind === 'deny' ? '' : lane) : undefined;
+      this.write(encode({ id: 0, kind, op, args, lane, result, at }));
     } catch {
       // A host that is gone is no reason to stop what needs no answer.
       this.drop();
@@ -53,7 +55,18 @@ class Channel {
   }
 
   before(lane) {
-    if (this.ahead && lane === this.lane) this.ahead();
+    if (this.ahead && lane === this.own) this.ahead();
+  }
+
+  // Do something whose observations belong to a lane.
+  within(lane, act) {
+    const { lane: before } = this;
+    this.lane = lane;
+    try {
+      return act();
+    } finally {
+      this.lane = before;
+    }
   }
 
   descriptor() {

@@ -42,6 +42,14 @@ class AgentboxPolicyError extends Error {
   }
 }
 
+// The host could not keep what is there before the program changes it, so that nothing may be changed.
+class CheckpointError extends AgentboxPolicyError {
+  constructor(message) {
+    super(message);
+    this.name = 'CheckpointError';
+  }
+}
+
 // A number of bytes in a host's answer.
 const granted = (answer) => (Number.isSafeInteger(answer.result?.size) ? answer.result.size : 0);
 
@@ -80,8 +88,7 @@ class Effects {
   }
 
   observed(op, args, where) {
-    if (this.replay) this.happens(op, args, where);
-    else this.channel.send('observe', op, args, where);
+    this.channel.send('observe', op, args, where);
   }
 
   // Record what changes something, and go on when the host has it; its answer. `where` may name another lane.
@@ -94,6 +101,13 @@ class Effects {
     return granted(this.asked('count', op, args));
   }
 
+  // The result of something that ends later, in its turn; `ended` is told of it before the program.
+  async turned(act, ended) {
+    const result = await act();
+    ended(result);
+    return result;
+  }
+
   asked(kind, op, args, where) {
     let answer;
     try {
@@ -103,6 +117,7 @@ class Effects {
     }
     if (answer.ok === true) return answer;
     if (answer.diverged === true) throw new ReplayDivergence(`agentbox: ${answer.error}`);
+    if (answer.checkpoint === true) throw new CheckpointError(`agentbox: ${answer.error}`);
     const reason = printable(String(answer.error || `${op} is refused by the host`));
     if (answer.denied !== true || this.enforce) throw new AgentboxPolicyError(`agentbox: ${reason}`);
     this.wouldDeny(reason.replace(/^policy denies /, ''));
@@ -222,4 +237,4 @@ class Effects {
   }
 }
 
-module.exports = { AgentboxPolicyError, Effects };
+module.exports = { AgentboxPolicyError, CheckpointError, Effects, printable };

@@ -87,13 +87,11 @@
     }
     kept.NODE_OPTIONS = [`--require "${__filename}"`, env.AGENTBOX_NODE_FLAGS].filter(Boolean).join(' ');
     kept.PYTHONPATH = (env.PYTHONPATH ?? '').split(':')[0];
+    // Loaded before any is installed: each takes the real functions for itself.
+    const doors = ['network', 'processes', 'loading', 'below', 'files', 'client'].map((name) => require(`./${name}.cjs`));
     if (tape) require('./frozen.cjs').install(tape, seed, lane);
-    require('./network.cjs').install(effects);
-    require('./processes.cjs').install(effects, kept);
     require('./threads.cjs').install(lane, seed, kept, __filename);
-    require('./loading.cjs').install(effects);
-    require('./below.cjs').install(effects);
-    require('./files.cjs').install(effects);
+    for (const door of doors) door.install(effects, kept);
     Module.syncBuiltinESMExports();
     for (const name of Object.keys(require.cache)) if (name.startsWith(`${__dirname}/`)) delete require.cache[name];
     if (module.children) module.children.length = 0;

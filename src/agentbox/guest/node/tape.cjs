@@ -69,10 +69,10 @@ class Tape {
   }
 
   // The result of a question in a replay. Throws ReplayDivergence.
-  ask(kind, op, args) {
+  ask(kind, op, args, lane = this.channel.own) {
     let answer;
     try {
-      answer = this.channel.ask(kind, op, args);
+      answer = this.channel.ask(kind, op, args, { lane });
     } catch (error) {
       throw new ReplayDivergence(`agentbox: the host does not answer: ${error.message}`);
     }
@@ -85,12 +85,12 @@ class Tape {
     if (!this.kept.length) return;
     const calls = this.kept;
     this.kept = [];
-    this.channel.send('observe', 'clock.values', { calls });
+    this.channel.send('observe', 'clock.values', { calls }, { lane: this.channel.own });
   }
 
   // What goes with a question: where the program stands, and what was served to it and not used. The host takes that back.
   at(lane) {
-    if (lane !== this.channel.lane) return whereabouts();
+    if (lane !== this.channel.own) return whereabouts();
     const unused = this.served.length - this.next;
     this.served = [];
     this.next = 0;
@@ -104,7 +104,7 @@ class Tape {
       this.flush();
     } else if (this.next < this.served.length) {
       try {
-        this.channel.ask('serve', 'clock.rest', {});
+        this.channel.ask('serve', 'clock.rest', {}, { lane: this.channel.own });
       } catch {
         // The host knows what was not called.
       }

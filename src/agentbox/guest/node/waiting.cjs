@@ -66,7 +66,9 @@ function install(effects, starts) {
   function run(file, rest, asked) {
     const answer = starts(...asked);
     if (effects.replay && answer) return played(effects, answer.result ?? {}, file, rest);
-    return recorded(effects, answer?.result?.spawn, file, rest);
+    const { own, lane } = effects.channel;
+    // What an effect for agents starts is recorded with that effect.
+    return recorded(effects, own === lane ? answer?.result?.spawn : undefined, file, rest);
   }
 
   // What the runtime makes of a program that failed.
