@@ -11,6 +11,7 @@ from agentbox.workspace.descent import chmod_no_follow
 
 _PLACE = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OWNERS = 0o700
+_MAX_OPEN = 64
 
 
 def open_directory(path: str) -> int:
@@ -38,8 +39,8 @@ class Places:
 
     def __init__(self, *, writes: bool = False) -> None:
         self._need = 0o300 if writes else 0o100
-        self._path = ""
-        self._fd = -1
+        # The way to the last one, from above: paths and descriptors.
+        self._way: list[tuple[str, int]] = []
         self._opened_up: dict[str, tuple[int, int]] = {}
 
     def __enter__(self) -> Places:
@@ -62,40 +63,30 @@ class Places:
         """A descriptor of the directory that `path` is in, valid until the next call, and the last name. Raises
         OSError."""
         parent, _, name = path.rpartition("/")
-        if self._fd >= 0 and parent == self._path:
-            return self._fd, name
-        at, here, rest = self._start(parent)
-        try:
-            for part in rest.split("/"):
-                if not part:
-                    continue
-                try:
-                    below = os.open(part, _PLACE, dir_fd=at)
-                except PermissionError:
-                    self._open_up(at, here, 0o100)
-                    below = os.open(part, _PLACE, dir_fd=at)
-                os.close(at)
-                at, here = below, f"{here}/{part}"
-            self._open_up(at, here, self._need)
-        except OSError:
-            os.close(at)
-            raise
-        self._fd, self._path = at, parent
+        while self._way and not (parent + "/").startswith(self._way[-1][0] + "/"):
+            os.close(self._way.pop()[1])
+        if not self._way:
+            self._way.append(("", os.open("/", _PLACE)))
+        here, at = self._way[-1]
+        for part in parent[len(here) :].split("/"):
+            if not part:
+                continue
+            try:
+                below = os.open(part, _PLACE, dir_fd=at)
+            except PermissionError:
+                self._open_up(at, here, 0o100)
+                below = os.open(part, _PLACE, dir_fd=at)
+            at, here = below, f"{here}/{part}"
+            self._way.append((here, at))
+            if len(self._way) > _MAX_OPEN:
+                os.close(self._way.pop(0)[1])
+        self._open_up(at, here, self._need)
         return at, name
-
-    def _start(self, parent: str) -> tuple[int, str, str]:
-        """An open directory on the way, its path, and what is left of the way."""
-        if self._fd >= 0 and self._path and parent.startswith(self._path + "/"):
-            fd, self._fd = self._fd, -1
-            return fd, self._path, parent[len(self._path) + 1 :]
-        self.forget()
-        return os.open("/", _PLACE), "", parent
 
     def forget(self) -> None:
         """Open the next one from the root: directories were put in other places."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        while self._way:
+            os.close(self._way.pop()[1])
 
     def _open_up(self, fd: int, path: str, need: int) -> None:
         status = os.fstat(fd)
