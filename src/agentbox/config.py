@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PREFIX = "AGENTBOX_"
-BACKEND_NAMES = ("auto", "jail", "gvisor", "subprocess", "unrestricted")
+BACKEND_NAMES = ("auto", "jail", "gvisor", "docker", "subprocess", "unrestricted")
 RETIRED: dict[str, str] = {}
 
 # Names that agentbox gives to the code it runs; finding them in our own environment means that we run inside one.
@@ -134,6 +134,13 @@ def _dns_upstream(text: str) -> str | None:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _runtime(text: str) -> str:
+    name = text.strip()
+    if not name or not all(c.isascii() and (c.isalnum() or c in "-._") for c in name):
+        raise ValueError("must be the name of a runtime that the engine knows, such as runc or runsc")
+    return name
+
+
 def _module_names(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for name in names:
@@ -160,7 +167,9 @@ class Settings:
     token: str = setting("", str.strip, "API key of a server with one caller")
     key_file: Path | None = setting(None, _path, "file of `name:key` lines, one per caller")
     allowed_hosts: tuple[str, ...] = setting((), _words, "further names that a Host header may carry, comma separated")
-    sandbox_backend: str = setting("auto", _backend, "auto, jail, gvisor, subprocess or unrestricted; auto means jail")
+    sandbox_backend: str = setting(
+        "auto", _backend, "auto, jail, gvisor, docker, subprocess or unrestricted; auto means jail"
+    )
     allowed_backends: tuple[str, ...] = setting((), _backends, "further backends that a request may name")
     allow_unisolated: bool = setting(False, _boolean, "permit the backends that have no wall")
     default_timeout_seconds: int = setting(30, _integer(1, 86400), "wall-clock limit when a request has none")
@@ -210,6 +219,14 @@ class Settings:
     python: str = setting("", str.strip, "Python of the boxes; also a venv's. Default: the system's")
     node: str = setting("", str.strip, "Node.js of the boxes. Default: the system's")
     bash: str = setting("", str.strip, "bash of the boxes. Default: the system's")
+    docker_host: str = setting("unix:///var/run/docker.sock", str.strip, "socket of the Docker engine of this machine")
+    docker_runtime: str = setting("runc", _runtime, "runtime of containers, by its name in the engine: runc or runsc")
+    docker_image: str = setting(
+        "", str.strip, "image of containers; default agentbox/base (`agentbox image build`), else python:3.12-slim"
+    )
+    docker_node_image: str = setting(
+        "", str.strip, "image of containers that run JavaScript; default agentbox/base, else node:20-slim"
+    )
 
     def state_directory(self) -> str:
         """STATE_DIR, else /var/lib/agentbox as root, else the user's XDG state directory."""

@@ -250,7 +250,8 @@ class Confinement:
 
     `read_only` are directories of the interpreter. The rest is empty where a run has no policy. `programs`,
     `variables` and `hosts` hold one tuple for each policy, and every policy must allow. `interpreter_only` are the
-    rules that no layer below the guard can hold completely.
+    rules that no layer below the guard can hold completely. `image` is what the box is made of, where that is not the
+    host's own view.
     """
 
     limits: Limits
@@ -262,6 +263,7 @@ class Confinement:
     hosts: tuple[tuple[TextRule, ...], ...] = ()
     interpreter_only: tuple[str, ...] = ()
     policy_sha256: str | None = None
+    image: str = ""
 
 
 def parse_allowlist(entries: list[str] | tuple[str, ...]) -> tuple[str, ...]:

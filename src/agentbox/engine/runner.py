@@ -38,7 +38,7 @@ from agentbox.guest.injection import GUARD_DIR, policy_file
 from agentbox.isolation import registry, selfcheck
 from agentbox.isolation.backend import Backend, Program
 from agentbox.isolation.backends.jail import JailBackend
-from agentbox.isolation.facilities import Facilities
+from agentbox.isolation.facilities import DockerOptions, Facilities
 from agentbox.isolation.interpreters import INTERPRETERS, Found, by_language, locate
 from agentbox.isolation.plan import WORKSPACE
 from agentbox.isolation.pool.nursery import GuardFiles
@@ -73,6 +73,8 @@ class Runner:
         self._backends: dict[str, Backend] = {}
         self._enforcement: dict[str, Enforcement] = {}
         self._interpreters: dict[str, Found | None] = {}
+        # Of backends whose boxes are made of images.
+        self._inside: dict[str, Mapping[str, Found]] = {}
         self._directories = Directories(settings.resolved_state_dir())
         self._ceiling = ceiling_of(settings)
         self._policy_ceiling = PolicyCeiling(settings.policy_ceiling)
@@ -105,6 +107,7 @@ class Runner:
             ttl_seconds=settings.snapshot_ttl_seconds,
         )
         facilities = await Facilities.open()
+        facilities.docker = docker_options(settings)
         runner = cls(settings, facilities, snapshots)
         try:
             await runner._open()
@@ -135,6 +138,9 @@ class Runner:
                     f"AGENTBOX_POLICY_CEILING cannot be held by backend {name}, which has no wall",
                     hint="use backend jail, or unset the ceiling",
                 )
+            inside = await backend.interpreters() if backend.isolated else None
+            if inside is not None:
+                self._inside[backend.name] = inside
             self._enforcement[backend.name] = await selfcheck.probe(backend, self._python(), self._probe_directory)
             self._backends[backend.name] = backend
         await self._open_pool()
@@ -226,9 +232,8 @@ class Runner:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
         await self._egress.close()
-        jail = self._backends.get("jail")
-        if isinstance(jail, JailBackend):
-            await jail.close()
+        for backend in self._backends.values():
+            await backend.close()
         await self._facilities.close()
         await asyncio.to_thread(self._directories.close)
         if self._traces is not None:
@@ -275,18 +280,21 @@ class Runner:
     def _decide(self, request: RunRequest) -> Decided:
         """Everything that can be refused before a box exists."""
         interpreter = by_language(request.language)
-        found = self._interpreters[interpreter.name]
-        if found is None:
-            program = interpreter.programs[-1]
-            raise RequestError(
-                f"Runtime not found: [Errno 2] No such file or directory: '{program}'",
-                hint=f"install {program}, or set AGENTBOX_{interpreter.setting.upper()}",
-            )
         name = request.backend or self.backend_name
         backend = self._backends.get(registry.DEFAULT if name == "auto" else name)
         if backend is None:
             raise UnknownBackendError(
                 f"backend {name!r} is not offered here", hint=f"use one of {', '.join(self._backends)}"
+            )
+        inside = self._inside.get(backend.name)
+        found = self._interpreters[interpreter.name] if inside is None else inside.get(interpreter.name)
+        if found is None:
+            program = interpreter.programs[-1]
+            raise RequestError(
+                f"Runtime not found: [Errno 2] No such file or directory: '{program}'",
+                hint=f"install {program}, or set AGENTBOX_{interpreter.setting.upper()}"
+                if inside is None
+                else f"no image of backend {backend.name} has {program}: `agentbox image build` makes one that has",
             )
         limits, warnings = effective_limits(request.limits, self._ceiling)
         policy = self._policy(request, found, limits, backend)
@@ -347,6 +355,13 @@ def _guarded(program: Program) -> Mapping[str, str]:
 def _may_open(settings: Settings) -> bool:
     """Whether runs of this server may have a way out at all."""
     return bool(settings.egress_allowlist) or settings.allow_request_egress or settings.policy_ceiling is not None
+
+
+def docker_options(settings: Settings) -> DockerOptions:
+    """The engine and the images that the operator named."""
+    return DockerOptions(
+        settings.docker_host, settings.docker_image, settings.docker_node_image, settings.docker_runtime
+    )
 
 
 def ceiling_of(settings: Settings) -> Ceiling:

@@ -189,7 +189,7 @@ class Walk:
         if policy is not None:
             confinement = policy.confinement
         else:
-            confinement = Confinement(decided.limits, decided.found.directories)
+            confinement = Confinement(decided.limits, decided.found.directories, image=decided.found.image)
         watch = await self._watch() if decided.traced else None
         directory = str(self._directory / "work") if self._directory else None
         way_out = await self._open_way_out()
@@ -315,7 +315,8 @@ class Walk:
             return {**process_environment(), **asked}
         if decided.backend.name == "subprocess":
             asked = soft_egress(decided.network.allowlist, asked)
-        scratch = "/tmp" if self._directory is None else str(self._directory / "tmp")  # noqa: S108
+        outside = None if decided.backend.isolated else self._directory
+        scratch = "/tmp" if outside is None else str(outside / "tmp")  # noqa: S108
         base = {**base_environment(decided.found, scratch), **asked}
         if not decided.guarded:
             return base
@@ -424,7 +425,7 @@ class Walk:
                     await self._in_thread(self._directories.remove, self._directory)
 
     def _tree(self, box: LiveBox) -> Tree:
-        return Tree(box.workspace_fd) if self._decided.backend.needs_directory else Tree(box.workspace_fd, *box.ids)
+        return Tree(box.workspace_fd, *box.ids) if self._decided.backend.isolated else Tree(box.workspace_fd)
 
     async def _in_thread(self, work: Callable[..., _T], *arguments: object) -> _T:
         return await in_thread(self._threads, work, *arguments)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from agentbox.isolation.boxes import CommandExit
     from agentbox.isolation.facilities import Facilities
+    from agentbox.isolation.interpreters import Found
     from agentbox.isolation.network import Network
     from agentbox.isolation.plan import GuardView, LaunchPlan, WorkspaceView
     from agentbox.isolation.requirement import Requirement
@@ -354,7 +355,10 @@ class Backend(Protocol):
     isolated: bool
     needs_directory: bool
     judges: bool
-    own_kernel: bool
+
+    @property
+    def own_kernel(self) -> bool:
+        """Whether its programs speak to a kernel that is not the host's."""
 
     def requirements(self) -> tuple[Requirement, ...]:
         """What it needs of the host, as far as can be told without building a box."""
@@ -362,8 +366,15 @@ class Backend(Protocol):
     def claims(self) -> Enforcement:
         """The layers that should hold each resource here; selfcheck.py proves or drops each claim."""
 
+    async def interpreters(self) -> Mapping[str, Found] | None:
+        """The programs of its own images, by language, in place of the host's; None where boxes show the host's.
+        Raises IsolationError."""
+
     def refuses(self, confinement: Confinement) -> str:
         """Why a policy cannot be held here, naming the rule; empty where it can."""
+
+    async def close(self) -> None:
+        """Give up what it keeps beside its boxes."""
 
     async def launch(
         self,

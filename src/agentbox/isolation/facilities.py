@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     from agentbox.linux.cgroups import Cgroup
 
 
+@dataclass(frozen=True, slots=True)
+class DockerOptions:
+    """The engine whose containers are boxes, at `unix:///path`, and what they are made of; an empty image means the
+    first of the usual ones that the engine has."""
+
+    host: str = "unix:///var/run/docker.sock"
+    image: str = ""
+    node_image: str = ""
+    runtime: str = "runc"
+
+
 @dataclass(slots=True)
 class Facilities:
     """Opened once per owning process, before any backend; `held` are the controllers that work on this host. `begun` is
@@ -26,6 +37,7 @@ class Facilities:
     begun: Cgroup | None = None
     begun_ids: tuple[int, int] | None = None
     seen: HostView | None = None
+    docker: DockerOptions = DockerOptions()
 
     @classmethod
     async def open(cls) -> Facilities:

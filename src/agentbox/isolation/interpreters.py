@@ -30,11 +30,13 @@ _PYTHON_PROBE = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An interpreter of this host: its absolute path, its version, and directories a box needs beyond /usr."""
+    """An interpreter of this host: its absolute path, its version, and directories a box needs beyond /usr. Or one of
+    an `image`, with its path there."""
 
     path: str
     version: str
     directories: tuple[str, ...]
+    image: str = ""
 
 
 @dataclass(frozen=True, slots=True)

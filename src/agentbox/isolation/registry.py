@@ -13,9 +13,17 @@ from agentbox.isolation.backends.jail import JailBackend
 from agentbox.isolation.backends.subprocess import SubprocessBackend
 from agentbox.isolation.facilities import Facilities
 
+
+def _docker(facilities: Facilities) -> Backend:
+    from agentbox.isolation.backends.docker import DockerBackend
+
+    return DockerBackend(facilities)
+
+
 BACKENDS: dict[str, Callable[[Facilities], Backend]] = {
     "jail": JailBackend,
     "gvisor": GvisorBackend,
+    "docker": _docker,
     "subprocess": SubprocessBackend,
     "unrestricted": lambda facilities: SubprocessBackend(facilities, "unrestricted"),
 }

@@ -100,6 +100,12 @@ async def examine(
     requirements = backend.requirements()
     if not all(requirement.met for requirement in requirements):
         return Report(backend.name, requirements, (), Enforcement())
+    inside = await backend.interpreters()
+    if inside is not None:
+        python = inside.get("python")
+        if python is None:
+            need = Requirement("a Python in the image", False, "the image has none", "use an image with Python")
+            return Report(backend.name, (*requirements, need), (), Enforcement())
     claims = backend.claims()
     claimed = {f.name for f in fields(claims) if getattr(claims, f.name) is not Layer.NONE}
     inspector = _Inspector(backend, python or INTERPRETERS["python"].find(sys.executable), directory, networks)
@@ -156,7 +162,7 @@ class _Inspector:
 
     @contextlib.asynccontextmanager
     async def _box(self, limits: Limits) -> AsyncIterator[LiveBox]:
-        confinement = Confinement(limits, self._python.directories)
+        confinement = Confinement(limits, self._python.directories, image=self._python.image)
         async with contextlib.AsyncExitStack() as stack:
             directory = await stack.enter_async_context(self._directory()) if self._backend.needs_directory else None
             network = await stack.enter_async_context(self._networks()) if self._networks else None
@@ -196,7 +202,8 @@ class _Inspector:
             return []
         with _canaries() as expected:
             expected |= {"resources": resources, "disk_mb": _LIMITS.disk_mb, "pids": _LIMITS.pids}
-            expected |= {"shown": self._python.directories, "attached": self._networks is not None}
+            expected |= {"image": self._python.image, "shown": self._python.directories}
+            expected |= {"attached": self._networks is not None}
             expected |= {"own_kernel": self._backend.own_kernel, "host_release": os.uname().release}
             async with self._box(_LIMITS) as box:
                 expected["writable"] = [box.workspace_path, "/tmp", "/dev/shm"]  # noqa: S108

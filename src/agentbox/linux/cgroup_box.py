@@ -10,7 +10,7 @@ import os
 from agentbox.errors import ConfinementError
 from agentbox.light import contextlib
 from agentbox.linux.cgroup_owners import kill_members, remove
-from agentbox.linux.cgroupfs import DIRECTORY, apply
+from agentbox.linux.cgroupfs import DIRECTORY, apply, mounts
 from agentbox.records import dataclass, field
 
 TYPE_CHECKING = False
@@ -177,6 +177,22 @@ class Cgroup:
             self._oom_before = self._oom_kills(memory)
         self._cpu_before += self._cpu_ms() or 0.0
         return True
+
+    def nested_path(self) -> str | None:
+        """Return the path of the box's groups from the root of each hierarchy, where it is the same in all: what a
+        container engine of this host calls a parent. None where it is not."""
+        paths = set()
+        for hierarchy in self._made:
+            path = f"{hierarchy.path}/{self._box_id}"
+            mount = max(
+                (one for one in mounts() if path.startswith(f"{one.point}/")),
+                key=lambda one: len(one.point),
+                default=None,
+            )
+            if mount is None:
+                return None
+            paths.add(f"{mount.root.rstrip('/')}{path[len(mount.point) :]}")
+        return paths.pop() if len(paths) == 1 else None
 
     def kill(self) -> None:
         """Kill every process in the box; bounded to about 2 s. Never raises."""

@@ -44,6 +44,9 @@ class JailBackend:
         """See Backend."""
         return host.kernel_requirements()
 
+    async def interpreters(self) -> None:
+        """See Backend: boxes show the host's."""
+
     def refuses(self, confinement: Confinement) -> str:
         """See Backend."""
         del confinement

@@ -31,6 +31,9 @@ class SubprocessBackend:
         """See Backend."""
         return ()
 
+    async def interpreters(self) -> None:
+        """See Backend: boxes show the host's."""
+
     def refuses(self, confinement: Confinement) -> str:
         """See Backend."""
         del confinement
@@ -44,6 +47,9 @@ class SubprocessBackend:
             pids=Layer.KERNEL if "pids" in held else Layer.NONE,
             cpu=Layer.KERNEL if "cpu" in held else Layer.NONE,
         )
+
+    async def close(self) -> None:
+        """See Backend."""
 
     async def launch(
         self,

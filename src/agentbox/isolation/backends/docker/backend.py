@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: MIT
+"""Containers for single runs: how one is planned and built, and what holds what in it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from datetime import UTC, datetime
+
+from agentbox.errors import AgentboxError, BackendUnavailableError, InternalError
+from agentbox.isolation.backend import LiveBox, cgroup_limits
+from agentbox.isolation.backends.docker import images, sweeping
+from agentbox.isolation.backends.docker.box import DockerBox, Shown
+from agentbox.isolation.backends.docker.daemon import Daemon
+from agentbox.isolation.backends.docker.ground import FILTER, INIT, STATUS, Ground, can_bound
+from agentbox.isolation.backends.docker.spec import LABEL_KIND, LABEL_OWNER, LABEL_STARTED, Container
+from agentbox.isolation.backends.gvisor.live import GvisorLiveBox
+from agentbox.isolation.plan import WORKSPACE
+from agentbox.linux.cgroup_owners import owner_name
+from agentbox.linux.cgroups import CgroupLimits
+from agentbox.models import Enforcement, Layer
+from agentbox.records import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agentbox.isolation.backend import Program, Watch
+    from agentbox.isolation.facilities import Facilities
+    from agentbox.isolation.interpreters import Found
+    from agentbox.isolation.network import Network
+    from agentbox.isolation.requirement import Requirement
+    from agentbox.linux.cgroups import Cgroup
+    from agentbox.models import Confinement, Limits
+
+_MIB = 1 << 20
+# What gVisor's own kernel takes: memory, and tasks of the host for itself and for each process inside.
+_GVISOR_MEMORY_MB = 128
+_GVISOR_TASKS = 256
+_GVISOR_TASKS_FOR_EACH = 4
+
+
+class DockerBackend:
+    """A box is a container of the engine that has no network, no capabilities, a read-only image, and our init."""
+
+    name = "docker"
+    isolated = True
+    needs_directory = True
+    judges = False
+
+    def __init__(self, facilities: Facilities) -> None:
+        self._facilities = facilities
+        self._daemon = Daemon(facilities.docker)
+        self._interpreters: Mapping[str, Found] | None = None
+        self._swept = False
+
+    @property
+    def own_kernel(self) -> bool:
+        """Whether the runtime is gVisor's."""
+        return self._daemon.runs_gvisor
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        """See Backend."""
+        return self._daemon.requirements()
+
+    def claims(self) -> Enforcement:
+        """See Backend."""
+        gvisor = self.own_kernel
+        return Enforcement(
+            filesystem=Layer.KERNEL,
+            network=Layer.KERNEL,
+            exec=Layer.NONE,
+            memory=Layer.KERNEL if self._daemon.limits_hold else Layer.NONE,
+            pids=Layer.KERNEL if gvisor or self._daemon.limits_hold else Layer.NONE,
+            cpu=Layer.KERNEL if self._daemon.limits_hold else Layer.NONE,
+            disk=Layer.KERNEL if can_bound() else Layer.NONE,
+        )
+
+    def refuses(self, confinement: Confinement) -> str:
+        """See Backend."""
+        del confinement
+        return "nothing in a container decides on which programs are started there"
+
+    async def interpreters(self) -> Mapping[str, Found]:
+        """The programs of the images, by language, looked for once. Raises IsolationError."""
+        if self._interpreters is None:
+            self._interpreters = await images.look(self._daemon)
+        return self._interpreters
+
+    async def launch(
+        self,
+        confinement: Confinement,
+        directory: str | None = None,
+        watch: Watch | None = None,
+        network: Network | None = None,
+        program: Program | None = None,
+    ) -> LiveBox:
+        """See Backend."""
+        del program, watch
+        if directory is None:
+            raise InternalError("backend docker was given no directory")
+        if network is not None:
+            raise BackendUnavailableError(
+                "a container cannot join a network that was made before it", hint="use backend jail or gvisor"
+            )
+        await self._sweep()
+        image = confinement.image or await self._daemon.default_image()
+        facilities = self._facilities
+        uid, gid = facilities.ids.take()
+        cgroup, box = None, None
+        try:
+            ground = await asyncio.to_thread(Ground, directory, confinement.limits, uid, gid)
+            cgroup = await self._group(confinement.limits)
+            box = DockerBox(
+                self._daemon.engine,
+                f"agentbox-{secrets.token_hex(8)}",
+                Shown(WORKSPACE, True, uid, gid),
+                ground,
+            )
+            await box.create(self._container(image, confinement.limits, ground, cgroup, (uid, gid)))
+        except BaseException:
+            if box is not None:
+                await box.destroy()
+            if cgroup is not None:
+                await asyncio.to_thread(cgroup.destroy)
+            facilities.ids.give_back(uid)
+            raise
+        kind = GvisorLiveBox if self.own_kernel else LiveBox
+        return kind(box, confinement, cgroup, lambda: facilities.ids.give_back(uid))
+
+    async def _group(self, limits: Limits) -> Cgroup | None:
+        """A control group of ours that the container's is made in, where the engine can."""
+        trees = self._facilities.cgroups
+        if trees is None or not await self._daemon.nests_groups():
+            return None
+        cgroup = await asyncio.to_thread(trees.create, secrets.token_hex(8), self._group_limits(limits))
+        if cgroup.nested_path() is None:
+            await asyncio.to_thread(cgroup.destroy)
+            return None
+        return cgroup
+
+    def _group_limits(self, limits: Limits) -> CgroupLimits:
+        if not self.own_kernel:
+            return cgroup_limits(limits)
+        return CgroupLimits(
+            (limits.memory_mb + limits.disk_mb + _GVISOR_MEMORY_MB) * _MIB,
+            limits.pids * _GVISOR_TASKS_FOR_EACH + _GVISOR_TASKS,
+            limits.cpus,
+        )
+
+    def _container(
+        self, image: str, limits: Limits, ground: Ground, cgroup: Cgroup | None, ids: tuple[int, int]
+    ) -> Container:
+        container = Container(
+            image=image,
+            command=(INIT, "run", FILTER, STATUS),
+            user=f"{ids[0]}:{ids[1]}",
+            directory=WORKSPACE,
+            labels={
+                LABEL_OWNER: owner_name(),
+                LABEL_STARTED: datetime.now(UTC).isoformat(timespec="seconds"),
+                LABEL_KIND: "run",
+            },
+            runtime=self._daemon.options.runtime,
+            binds=ground.binds(),
+            # Counted for the box alone: its uid is nobody else's. The init is one too.
+            processes=limits.pids + 1 if os.geteuid() == 0 or self.own_kernel else None,
+        )
+        if cgroup is not None:
+            return replace(container, cgroup_parent=cgroup.nested_path())
+        held = self._group_limits(limits)
+        return replace(container, memory_bytes=held.memory_bytes, pids=held.pids, cpus=held.cpus)
+
+    async def _sweep(self) -> None:
+        """Remove what dead owners left, once. A failure is the next start's to repeat."""
+        if not self._swept:
+            self._swept = True
+            try:
+                await sweeping.sweep(self._daemon.engine)
+            except AgentboxError:
+                self._swept = False
+
+    async def close(self) -> None:
+        """Let go of the engine."""
+        self._daemon.engine.close()

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: MIT
+"""What a one-shot box has on the host: one bounded file system with everything that it may write, the filter of its
+programs, and the place where its init reports how the program ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from agentbox.errors import ConfinementError
+from agentbox.isolation.plan import disk_of
+from agentbox.linux import mounts, seccomp
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.models import Limits
+
+INSIDE = "/.agentbox"
+INIT = f"{INSIDE}/init"
+FILTER = f"{INSIDE}/filter"
+STATUS = f"{INSIDE}/status"
+NATIVE_INIT = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "native", "agentbox-box-init")
+_REPORT_BYTES = 256
+# The filter and the report, beside what disk_of leaves for a root.
+_PLACES = (("work", 0o755), ("tmp", 0o1777), ("shm", 0o1777))
+
+
+def can_bound() -> bool:
+    """Whether this process may mount a file system of a fixed size."""
+    return os.geteuid() == 0
+
+
+class Ground:
+    """Made in an empty directory of the host. As root it is a tmpfs of `disk_mb` there, without setuid and devices;
+    for others a plain directory, which nothing bounds."""
+
+    def __init__(self, directory: str, limits: Limits, uid: int, gid: int) -> None:
+        self._directory = directory
+        self._mounted = False
+        try:
+            if can_bound():
+                size, inodes = disk_of(limits)
+                options = f"size={size},nr_inodes={inodes},mode=0711"
+                mounts.mount("agentbox", directory, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, options)
+                self._mounted = True
+            for name, mode in _PLACES:
+                self._make(name, mode, uid, gid)
+            self._write("filter", seccomp.build(), 0o444)
+            self._write("status", b"", 0o600, uid, gid)
+        except OSError as error:
+            self.clear()
+            raise ConfinementError(
+                f"the box's files could not be made in {directory}: {error.strerror or error}",
+                hint="the state directory must be on a file system of this machine with room in it",
+                step="box files",
+                errno=error.errno or 0,
+            ) from error
+
+    def binds(self) -> tuple[tuple[str, str, bool], ...]:
+        """(source, target, writable) of everything that the container shows of the host."""
+        here = self._directory
+        return (
+            (f"{here}/work", "/work", True),
+            (f"{here}/tmp", "/tmp", True),  # noqa: S108 - the box's own
+            (f"{here}/shm", "/dev/shm", True),  # noqa: S108 - the box's own
+            (f"{here}/filter", FILTER, False),
+            (f"{here}/status", STATUS, True),
+            (NATIVE_INIT, INIT, False),
+        )
+
+    def open_workspace(self) -> int:
+        """A descriptor of the workspace, the caller's to close."""
+        return os.open(f"{self._directory}/work", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def report(self) -> tuple[int, int, int, int] | None:
+        """What the init wrote when the program had ended: wait status, processor time in ms, highest memory in KiB,
+        processes that the kernel killed at the memory limit."""
+        with contextlib.suppress(OSError, ValueError):
+            fd = os.open(f"{self._directory}/status", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                status, cpu_ms, max_rss_kib, oom_kills = map(int, os.read(fd, _REPORT_BYTES).split())
+            finally:
+                os.close(fd)
+            return status, cpu_ms, max_rss_kib, oom_kills
+        return None
+
+    def clear(self) -> None:
+        """Give up the file system; a plain directory's content is the caller's to remove. Does not raise."""
+        if self._mounted:
+            self._mounted = False
+            with contextlib.suppress(OSError):
+                mounts.detach(self._directory)
+
+    def _make(self, name: str, mode: int, uid: int, gid: int) -> None:
+        path = f"{self._directory}/{name}"
+        os.mkdir(path)
+        os.chown(path, uid, gid)
+        os.chmod(path, mode)
+
+    def _write(self, name: str, content: bytes, mode: int, uid: int = -1, gid: int = -1) -> None:
+        fd = os.open(f"{self._directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            os.write(fd, content)
+            os.fchown(fd, uid, gid)
+            os.fchmod(fd, mode)
+        finally:
+            os.close(fd)

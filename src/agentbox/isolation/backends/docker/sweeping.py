@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: MIT
+"""What dead owners left in the engine: containers that carry our label."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+
+from agentbox.errors import AgentboxError
+from agentbox.isolation.backends.docker.engine import Engine
+from agentbox.isolation.backends.docker.spec import LABEL_KIND, LABEL_OWNER
+from agentbox.linux.cgroup_owners import is_dead
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+async def orphans(engine: Engine, kinds: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The containers of those kinds whose owner is dead, as the engine lists them. Raises IsolationError."""
+    query = {"all": "1", "filters": json.dumps({"label": [LABEL_OWNER]})}
+    listed: list[dict[str, Any]] = await engine.call("GET", "/containers/json", query)
+    return [
+        container
+        for container in listed
+        if container["Labels"].get(LABEL_KIND) in kinds and is_dead(container["Labels"][LABEL_OWNER])
+    ]
+
+
+async def sweep(engine: Engine, kinds: tuple[str, ...] = ("run", "look")) -> int:
+    """Remove them; returns how many there were. Raises IsolationError when the engine cannot be asked."""
+    found = await orphans(engine, kinds)
+
+    async def remove(container: dict[str, Any]) -> None:
+        with contextlib.suppress(AgentboxError):
+            await engine.call("DELETE", f"/containers/{container['Id']}", {"force": "1", "v": "1"})
+
+    await asyncio.gather(*map(remove, found))
+    return len(found)

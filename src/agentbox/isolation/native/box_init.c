@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT
+// First process of a container: confines itself, then starts the one program of the box, and is its init.
+//
+//   agentbox-box-init run FILTER STATUS       reads a program from stdin (below), runs it to its end, kills what it
+//                                             left, writes how it ended to STATUS, exits as it did
+//   agentbox-box-init exec FILTER ARGV...     becomes that program, with the filter on it
+//
+// FILTER is a file with an array of struct sock_filter. A program is a little-endian u32 and so many bytes of strings,
+// each with a NUL behind it: the working directory, the number of arguments, the arguments, then the environment. What
+// follows on stdin is the program's own. Nothing at all on stdin: the box was given up before it ran anything.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MAX_PROGRAM_BYTES (16u << 20)
+#define MAX_FILTER_BYTES (4096 * sizeof(struct sock_filter))
+#define CANNOT_CONFINE 125
+#define CANNOT_EXECUTE 126
+#define NOT_FOUND 127
+
+static void fail(const char *what) {
+    dprintf(2, "agentbox: the box could not be confined: %s: %s\n", what, strerror(errno));
+    _exit(CANNOT_CONFINE);
+}
+
+static void read_all(int fd, void *into, size_t wanted, int may_be_empty) {
+    size_t have = 0;
+    while (have < wanted) {
+        ssize_t got = read(fd, (char *)into + have, wanted - have);
+        if (got < 0 && errno == EINTR) continue;
+        if (got == 0 && have == 0 && may_be_empty) _exit(0);
+        if (got <= 0) fail("read the program");
+        have += (size_t)got;
+    }
+}
+
+static void confine(const char *path) {
+    static struct sock_filter code[MAX_FILTER_BYTES / sizeof(struct sock_filter)];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) fail(path);
+    size_t have = 0;
+    ssize_t got;
+    while ((got = read(fd, (char *)code + have, sizeof code - have)) > 0) have += (size_t)got;
+    close(fd);
+    if (got < 0 || have == 0 || have % sizeof(struct sock_filter)) fail(path);
+    struct sock_fprog program = {(unsigned short)(have / sizeof(struct sock_filter)), code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) fail("no_new_privs");
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0)) fail("seccomp");
+}
+
+static char *next(char **at, char *end) {
+    char *found = *at;
+    if (found >= end) {
+        errno = EINVAL;
+        fail("read the program");
+    }
+    *at = found + strlen(found) + 1;
+    return found;
+}
+
+static char **strings(char **at, char *end, size_t count) {
+    char **list = calloc(count + 1, sizeof *list);
+    if (!list) fail("memory");
+    for (size_t i = 0; i < count; i++) list[i] = next(at, end);
+    return list;
+}
+
+// Processes of this box that the kernel killed at its memory limit, as its own control group tells; 0 where none does.
+static long oom_kills(void) {
+    static const char *files[] = {"/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory.events"};
+    char text[4096];
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        int fd = open(files[i], O_RDONLY | O_CLOEXEC);
+        if (fd < 0) continue;
+        ssize_t got = read(fd, text, sizeof text - 1);
+        close(fd);
+        text[got > 0 ? got : 0] = 0;
+        for (char *line = text; line; line = strchr(line, '\n')) {
+            if (*line == '\n') line++;
+            if (strncmp(line, "oom_kill ", 9) == 0) return strtol(line + 9, NULL, 10);
+        }
+    }
+    return 0;
+}
+
+static void report(const char *path, int status, const struct rusage *used) {
+    int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) return;
+    long ms = (used->ru_utime.tv_sec + used->ru_stime.tv_sec) * 1000 +
+              (used->ru_utime.tv_usec + used->ru_stime.tv_usec) / 1000;
+    dprintf(fd, "%d %ld %ld %ld\n", status, ms, used->ru_maxrss, oom_kills());
+    close(fd);
+}
+
+static void execute(char **argv, char **envp, const char *cwd) {
+    signal(SIGPIPE, SIG_DFL);
+    setsid();
+    if (chdir(cwd)) {
+        dprintf(2, "agentbox: %s: %s\n", cwd, strerror(errno));
+        _exit(CANNOT_EXECUTE);
+    }
+    environ = envp;
+    execvpe(argv[0], argv, envp);
+    int code = errno == ENOENT ? NOT_FOUND : CANNOT_EXECUTE;
+    dprintf(2, "agentbox: %s: %s\n", argv[0], strerror(errno));
+    _exit(code);
+}
+
+static int run(const char *filter, const char *status_path) {
+    uint32_t size;
+    // A guest of the same uid must not trace us or read our memory.
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    read_all(0, &size, sizeof size, 1);
+    if (size == 0 || size > MAX_PROGRAM_BYTES) {
+        errno = EINVAL;
+        fail("read the program");
+    }
+    char *text = malloc(size + 1u);
+    if (!text) fail("memory");
+    read_all(0, text, size, 0);
+    text[size] = 0;
+    char *at = text, *end = text + size;
+    char *cwd = next(&at, end);
+    size_t count = strtoul(next(&at, end), NULL, 10);
+    if (count == 0 || count > size) {
+        errno = EINVAL;
+        fail("read the program");
+    }
+    char **argv = strings(&at, end, count);
+    size_t variables = 0;
+    for (char *each = at; each < end; each++) variables += *each == 0;
+    char **envp = strings(&at, end, variables);
+    confine(filter);
+
+    pid_t child = fork();
+    if (child < 0) fail("fork");
+    if (child == 0) execute(argv, envp, cwd);
+    close(0);
+    int status = 0, code = 0;
+    struct rusage used;
+    memset(&used, 0, sizeof used);
+    for (;;) {
+        struct rusage its;
+        pid_t ended = wait4(-1, &status, 0, &its);
+        if (ended < 0 && errno == EINTR) continue;
+        if (ended < 0) fail("wait");
+        if (ended == child) {
+            used = its;
+            break;
+        }
+    }
+    code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    // Nothing may write after the report; what forks faster than it is killed goes with this process.
+    for (;;) {
+        kill(-1, SIGKILL);
+        if (wait4(-1, NULL, 0, NULL) < 0 && errno == ECHILD) break;
+    }
+    report(status_path, status, &used);
+    return code;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 4 && strcmp(argv[1], "run") == 0) return run(argv[2], argv[3]);
+    if (argc > 3 && strcmp(argv[1], "exec") == 0) {
+        confine(argv[2]);
+        execvp(argv[3], argv + 3);
+        dprintf(2, "agentbox: %s: %s\n", argv[3], strerror(errno));
+        return errno == ENOENT ? NOT_FOUND : CANNOT_EXECUTE;
+    }
+    dprintf(2, "use: %s run FILTER STATUS | exec FILTER ARGV...\n", argv[0]);
+    return 2;
+}
