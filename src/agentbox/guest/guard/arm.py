@@ -126,7 +126,8 @@ def _parts(given: dict[str, str], tables: Any, channel_path: str, doors: Any, co
     interpreter = Interpreter(effects, view, files, lanes)
     services = Services(files, network, processes, caps, effects)
     interpreter.is_loading = services.is_loading
-    client = ClientEffects(effects, answers, files, services, Large(effects), Web, _HASH)
+    large = Large(effects)
+    client = ClientEffects(effects, answers, files, services, large, Web, _HASH)
     services.add("client", client.call)
     if answers.has_once:
         observations.once = _count_once(answers)
@@ -134,11 +135,16 @@ def _parts(given: dict[str, str], tables: Any, channel_path: str, doors: Any, co
     for part in (files, network, processes, interpreter):
         handlers.update(part.handlers())
     freeze = None
+    in_child = [channel.forked, lanes.forked, caps.forked, observations.forked]
     if recorded:
         from .freezing import freezing
+        from .spawning import Spawning
 
-        freeze = freezing(given, doors, effects, services, _HASH)
-    return handlers, caps.active, _all(channel.forked, lanes.forked, caps.forked, observations.forked), freeze
+        spawning = Spawning(effects, processes, services, files, observations, large, _HASH)
+        handlers.update(spawning.handlers(handlers))
+        in_child.append(spawning.forked)
+        freeze = freezing(given, doors, effects, services, spawning, _HASH)
+    return handlers, caps.active, _all(*in_child), freeze
 
 
 def _all(*functions: Any) -> Any:

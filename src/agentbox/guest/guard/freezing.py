@@ -17,7 +17,7 @@ _SEED = "AGENTBOX_SEED"
 _LIVE = {"": False, "recorded": False, "live": True}
 
 
-def freezing(given: dict[str, str], doors: Any, effects: Any, services: Any, sha256: Any) -> Any:
+def freezing(given: dict[str, str], doors: Any, effects: Any, services: Any, spawning: Any, sha256: Any) -> Any:
     """What puts everything in its place: a function of what loads a module of doors, and of what a forked child does
     anyhow. Raises ValueError."""
     seed = given[_SEED]
@@ -36,7 +36,7 @@ def freezing(given: dict[str, str], doors: Any, effects: Any, services: Any, sha
     def freeze(door: Any, forked: Any) -> None:
         clock_doors, random_doors = door("clock_doors"), door("random_doors")
         frozen = Frozen(effects, drawn_from, sha256, clock_doors.real_clocks())
-        for name, answer in frozen.services().items():
+        for name, answer in (*frozen.services().items(), *spawning.answers().items()):
             services.add(name, answer)
         generators, in_child = None, None
         if not live:
@@ -46,6 +46,8 @@ def freezing(given: dict[str, str], doors: Any, effects: Any, services: Any, sha
             )
         random_doors.install_order(doors.bound, doors.replace)
         door("lane_doors").install(doors.ask, frozen.variable, generators, doors.bound, doors.replace, doors.later)
+
+        door("process_doors").install(doors.ask, doors.bound, doors.replace)
 
         def all_forked() -> None:
             forked()

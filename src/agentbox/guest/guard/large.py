@@ -38,12 +38,24 @@ class Large:
 
     def keep(self, data: bytes) -> Any:
         """Hand bytes over; what stands for them in a record that is sent next."""
-        self._number += 1
-        key = f"{getpid()}-{self._number}"
+        key = self.key()
         for at in range(0, len(data), _PIECE_BYTES):
-            args = text_of({"key": key, "b64": base64(data[at : at + _PIECE_BYTES])})
-            self._effects.channel.send(f'{{"id":0,"kind":"keep","op":"keep.piece","args":{args}}}'.encode("ascii"))
+            self.piece(key, data[at : at + _PIECE_BYTES])
         return {"kept": key}
+
+    def collector(self) -> Any:
+        """Collects the bytes of a stream."""
+        return Collector(self)
+
+    def piece(self, key: str, data: bytes) -> None:
+        """Hand over a piece of what has a key."""
+        args = text_of({"key": key, "b64": base64(data)})
+        self._effects.channel.send(f'{{"id":0,"kind":"keep","op":"keep.piece","args":{args}}}'.encode("ascii"))
+
+    def key(self) -> str:
+        """A key that no other value of this process has."""
+        self._number += 1
+        return f"{getpid()}-{self._number}"
 
     def bytes_of(self, value: Any) -> Any:
         """The bytes that a record has; None when the host has not kept all of them, or there are none."""
@@ -73,3 +85,36 @@ class Large:
             size += len(pieces[-1])
             if found.get("end") is True or not pieces[-1]:
                 return b"".join(pieces)
+
+
+@sealed
+class Collector:
+    """The bytes of one stream, handed over as they come: not much of them stays here."""
+
+    def __init__(self, large: Any) -> None:
+        self._large = large
+        self._key = ""
+        self._held: list[bytes] = []
+        self._size = 0
+
+    def add(self, data: bytes) -> None:
+        """Add bytes at the end."""
+        self._held.append(data)
+        self._size += len(data)
+        if self._size >= _PIECE_BYTES:
+            self._hand_over()
+
+    def value(self) -> Any:
+        """What stands for all of them in a record that is sent next."""
+        if not self._key and self._size <= MAX_INLINE_BYTES:
+            return {"b64": base64(b"".join(self._held))}
+        self._hand_over()
+        return {"kept": self._key}
+
+    def _hand_over(self) -> None:
+        self._key = self._key or self._large.key()
+        data = b"".join(self._held)
+        self._held.clear()
+        self._size = 0
+        for at in range(0, len(data), _PIECE_BYTES):
+            self._large.piece(self._key, data[at : at + _PIECE_BYTES])

@@ -63,8 +63,7 @@ class Processes:
         text = self._files.text(path)
         if text is None:
             return self._effects.deny("exec", "a program whose path is no text")
-        candidates = [text] if "/" in text else [f"{d or '.'}/{text}" for d in _search_path(env)]
-        return self.starts(candidates, argv, env)
+        return self.starts(self.found(text, env), argv, env)
 
     def on_system(self, command: Any) -> Any:
         """`os.system` runs a shell."""
@@ -75,6 +74,14 @@ class Processes:
 
     def starts(self, candidates: Any, argv: Any, env: Any) -> Any:
         """Whether the first candidate that can be run may be, with these words."""
+        refused, started = self.judged(candidates, argv, env)
+        if refused is not None or started is None:
+            return refused
+        return self._effects.happens("proc.spawn", text_of(started))
+
+    def judged(self, candidates: Any, argv: Any, env: Any) -> Any:
+        """The refusal of starting the first candidate that can be run, if any; and what is recorded of it, None when
+        there is none."""
         words = tuple([self._word(word) for word in _items(argv)])
         program = None
         for candidate in _items(candidates):
@@ -85,7 +92,7 @@ class Processes:
         shown = [word[:_MAX_SHOWN] for word in words[:64]]
         if program is None:
             # Nothing can run; the kernel says so in its own words.
-            return None
+            return None, None
         allowed = self._answers.start(words, program, self._parent)[0]
         refused = None
         started = {"argv": shown, "program": program}
@@ -95,17 +102,23 @@ class Processes:
             reason = self._unguarded(program, words, env)
             if reason:
                 refused = self._effects.deny("exec", f"{' '.join(shown)} ({reason})", started)
-        if refused is not None:
-            return refused
-        return self._effects.happens("proc.spawn", text_of(started))
+        return refused, started
 
     def starts_below(self, argv: Any, candidates: Any, directory: Any, env: Any) -> Any:
         """The same for a program that is started in another directory: relative names begin there."""
+        return self.starts(self.placed(candidates, directory), argv, env)
+
+    def placed(self, candidates: Any, directory: Any) -> Any:
+        """The candidates of a program that is started in another directory."""
         base = None if directory is None else self._files.text(directory)
         if base is not None:
             names = [self._files.text(candidate) for candidate in _items(candidates)]
-            candidates = [name if name is None or name[:1] == "/" else f"{base}/{name}" for name in names]
-        return self.starts(candidates, argv, env)
+            return [name if name is None or name[:1] == "/" else f"{base}/{name}" for name in names]
+        return candidates
+
+    def found(self, name: str, env: Any) -> Any:
+        """Where a program is looked for that is named without its place."""
+        return [name] if "/" in name else [f"{d or '.'}/{name}" for d in _search_path(env)]
 
     def _word(self, word: Any) -> str:
         text = self._files.text(word)

@@ -40,7 +40,7 @@ class Services:
         self._caps, self._effects = caps, effects
         self._loading: dict[int, Any] = {}
         # The real functions, kept from before they were replaced.
-        names = ("open", "mkfifo", "mknod", *(WRITING if caps.active else ()))
+        names = ("open", "mkfifo", "mknod", "posix_spawn", "posix_spawnp", *(WRITING if caps.active else ()))
         self._real = {name: getattr(posix, name) for name in names if hasattr(posix, name)}
         self._real["create_builtin"] = _imp.create_builtin
         self._services = {
@@ -69,6 +69,10 @@ class Services:
     def add(self, name: str, service: Any) -> None:
         """Answer another question."""
         self._services[name] = service
+
+    def real(self, name: str) -> Any:
+        """The real function that was replaced."""
+        return self._real[name]
 
     def on_event(self, name: Any, arguments: Any, reply: Any) -> None:
         """Answer one question: (failed, result or error) is put into the reply."""

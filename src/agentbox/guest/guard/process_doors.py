@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""Where programs are started and waited for, in a run that can be replayed. As `doors`, nothing here holds anything of
+the guard."""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import atexit
+import os
+import posix
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+REPLACED = ("posix_spawn", "posix_spawnp", "system")
+_NOT_STARTED = 127
+
+
+def install(ask: Any, bound: Any, replace: Any) -> None:
+    """Put the functions in their places."""
+    for name in ("posix_spawn", "posix_spawnp"):
+        if hasattr(posix, name):
+            replace(name, _spawning(ask, bound, name))
+    real_wait = posix.waitpid
+    for name in ("waitpid", "wait", "wait3", "wait4"):
+        replace(name, _waiting(getattr(posix, name), ask, bound, name))
+    replace("waitid", _waiting_by_id(posix.waitid, ask, bound))
+    replace("system", _system(real_wait, ask, bound))
+    os._spawnvef = _spawnvef(real_wait, ask, bound)  # type: ignore[attr-defined]
+    replace("_exit", _ending(posix._exit, ask, bound))
+    atexit.register(lambda: ask("spawns end"))
+
+
+def _spawning(ask: Any, bound: Any, name: str) -> Any:
+    def spawn(_: Any, path: Any, argv: Any, env: Any, **named: Any) -> Any:
+        return ask(name, path, argv, env, named)
+
+    return bound(spawn, name)
+
+
+def _waiting(real: Any, ask: Any, bound: Any, name: str) -> Any:
+    def wait(_: Any, *arguments: Any, **named: Any) -> Any:
+        found = real(*arguments, **named)
+        if found[0]:
+            ask("reaped", found[0], found[1])
+        return found
+
+    return bound(wait, name)
+
+
+def _waiting_by_id(real: Any, ask: Any, bound: Any) -> Any:
+    def waitid(_: Any, *arguments: Any) -> Any:
+        found = real(*arguments)
+        if found is not None and found.si_code in (posix.CLD_EXITED, posix.CLD_KILLED, posix.CLD_DUMPED):
+            exited = found.si_code == posix.CLD_EXITED
+            ask("reaped", found.si_pid, None, found.si_status if exited else -found.si_status)
+        return found
+
+    return bound(waitid, "waitid")
+
+
+def _system(wait: Any, ask: Any, bound: Any) -> Any:
+    def system(_: Any, command: Any) -> int:
+        pid, failed = ask("system", command)
+        with _Ignored():
+            status = int(wait(pid, 0)[1])
+        ask("reaped", pid, status)
+        return _NOT_STARTED << 8 if failed else status
+
+    return bound(system, "system")
+
+
+class _Ignored:
+    """Signals of the terminal are for the program that is waited for."""
+
+    def __enter__(self) -> None:
+        self._kept: dict[int, Any] = {}
+        for number in (_signal.SIGINT, _signal.SIGQUIT):
+            try:
+                self._kept[number] = _signal.signal(number, _signal.SIG_IGN)
+            except ValueError:
+                # Only the main thread may.
+                return
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._kept.items():
+            _signal.signal(number, _signal.SIG_DFL if handler is None else handler)
+
+
+def _spawnvef(wait: Any, ask: Any, bound: Any) -> Any:
+    """What all of `os.spawn*` end in."""
+
+    def spawnvef(_: Any, mode: int, file: Any, args: Any, env: Any, func: Any) -> int:
+        if not isinstance(args, (tuple, list)):
+            raise TypeError("argv must be a tuple or a list")
+        if not args or not args[0]:
+            raise ValueError("argv first element cannot be empty")
+        pid, failed = ask("spawn", file, args, env, func in (os.execvp, os.execvpe))
+        if mode == os.P_NOWAIT:
+            return int(pid)
+        while True:
+            status = wait(pid, 0)[1]
+            if not os.WIFSTOPPED(status):
+                break
+        ask("reaped", pid, status)
+        if failed:
+            return _NOT_STARTED
+        return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+    return bound(spawnvef, "_spawnvef")
+
+
+def _ending(real: Any, ask: Any, bound: Any) -> Any:
+    def end(_: Any, *arguments: Any, **named: Any) -> None:
+        ask("spawns end")
+        real(*arguments, **named)
+
+    return bound(end, "_exit")
