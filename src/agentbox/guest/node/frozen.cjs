@@ -5,10 +5,11 @@
 const clocks = require('./clocks.cjs');
 const random = require('./random.cjs');
 
+// Gives what `installAbove` takes.
 function install(tape, seed, lane) {
   const isOwn = clocks.callerIsRuntime();
   clocks.install(tape, isOwn);
-  random.install(seed, lane, isOwn);
+  const stream = random.install(seed, lane, isOwn);
   const end = () => tape.end();
   // Of the listeners this is the first; what others call after it is sent at once.
   process.on('exit', end);
@@ -21,6 +22,12 @@ function install(tape, seed, lane) {
     if (pid === process.pid && signal !== 0) tape.flush();
     return Reflect.apply(kill, process, [pid, signal]);
   }, 'name', { value: 'kill' });
+  return stream;
 }
 
-module.exports = { install };
+// What stands on functions that have their guards.
+function installAbove(stream) {
+  random.installNames(stream);
+}
+
+module.exports = { install, installAbove };

@@ -156,11 +156,11 @@ function install(seed, lane, isOwn) {
   const secret = (_, [, { length }]) => createSecretKey(stream.bytes(Math.floor(length / 8)));
   replace(crypto, 'generateKeySync', secret);
   replace(crypto, 'generateKey', secret);
-  installNames(stream);
   return stream;
 }
 
-// Names of temporary directories, which the runtime makes up below JavaScript.
+// Names of temporary directories, which the runtime makes up below JavaScript: made up here, and made by functions that
+// have their guards.
 function installNames(stream) {
   const { mkdir, mkdirSync } = fs;
   const { mkdir: mkdirPromise } = fs.promises;
@@ -218,4 +218,4 @@ function installNames(stream) {
   }, mkdtemp);
 }
 
-module.exports = { install };
+module.exports = { install, installNames };

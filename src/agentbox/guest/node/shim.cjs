@@ -89,9 +89,11 @@
     kept.PYTHONPATH = (env.PYTHONPATH ?? '').split(':')[0];
     // Loaded before any is installed: each takes the real functions for itself.
     const doors = ['network', 'processes', 'loading', 'below', 'files', 'client'].map((name) => require(`./${name}.cjs`));
-    if (tape) require('./frozen.cjs').install(tape, seed, lane);
+    const frozen = tape && require('./frozen.cjs');
+    const stream = frozen?.install(tape, seed, lane);
     require('./threads.cjs').install(lane, seed, kept, __filename);
     for (const door of doors) door.install(effects, kept);
+    frozen?.installAbove(stream);
     Module.syncBuiltinESMExports();
     for (const name of Object.keys(require.cache)) if (name.startsWith(`${__dirname}/`)) delete require.cache[name];
     if (module.children) module.children.length = 0;
