@@ -76,7 +76,8 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class RunRequest:
     """One execution, as asked for. `files` maps a relative POSIX path to content; `policy` is the text of one; `trace`
-    asks for a trace where the operator does not record every run; `owner` is the key's name."""
+    asks for a trace where the operator does not record every run; `record` for one that can be replayed; `owner` is the
+    key's name."""
 
     code: str
     language: str = "python"
@@ -92,6 +93,7 @@ class RunRequest:
     return_files: tuple[str, ...] = ()
     policy: str | None = None
     trace: bool = False
+    record: bool = False
     owner: str = DEFAULT_OWNER
 
 

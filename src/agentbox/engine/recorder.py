@@ -77,7 +77,8 @@ class Recorder:
     ) -> None:
         self._keeping = keeping
         self._processes = processes
-        self._touched = touched
+        # Set before the guards are listened to, where it is not known before.
+        self.touched = touched
         self._questions = questions or {}
         self._only_denials = only_denials
         self._writer = writer
@@ -169,9 +170,9 @@ class Recorder:
             connection.cancel()
         if self._counting is not None:
             await self._counting.close()
-        if self._touched is not None:
-            await self._touched.finish(self._written)
-            details["files"] = "all" if self._touched.complete else "some"
+        if self.touched is not None:
+            await self.touched.finish(self._written)
+            details["files"] = "all" if self.touched.complete else "some"
         self._repeats.flush()
 
         def seal() -> Head | None:
@@ -317,18 +318,18 @@ class Recorder:
         if self._keeping is not None:
             request.args = self._keeping.resolved(holder, args)
             request.result = self._keeping.resolved(holder, request.result)
-        if self._touched is not None:
+        if self.touched is not None:
             if request.op == PROC_RESULT:
-                files = await self._touched.ended(args.get("spawn"))
+                files = await self.touched.ended(args.get("spawn"))
                 if files is not None:
                     request.args = {**request.args, "files": files}
             elif request.ack:
-                await self._touched.ask(request)
+                await self.touched.ask(request)
         index = self._claimed(request, pid)
         if request.op != PROC_SPAWN or index is None:
             return {"ok": True}
-        if self._touched is not None:
-            await self._touched.starts(index)
+        if self.touched is not None:
+            await self.touched.starts(index)
         return {"ok": True, "result": {"spawn": index}}
 
     def _refused(self, op: str, request: frames.Request, pid: int, why: str) -> dict[str, Any]:

@@ -13,16 +13,20 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import agentbox
 from agentbox.engine import refused_sockets
+from agentbox.engine.keeping import blobs_of
 from agentbox.engine.recorder import Recorder
 from agentbox.engine.trace_store import TraceStore
 from agentbox.engine.way_out import denial_of
-from agentbox.errors import TraceError
+from agentbox.errors import NotFoundError, TraceError
 from agentbox.models import Denial, Layer, Limits, RunRequest, TraceHead
 from agentbox.policy.evaluation import decide
 from agentbox.policy.questions import Connect, Env, Exec, Read, Resolve, Unix, Write
+from agentbox.replay.reading import replayable
 from agentbox.trace.keys import SigningKey
 from agentbox.trace.ledger import Ledger
 from agentbox.trace.syncing import DiskSync
+from agentbox.trace.verdict import Trust
+from agentbox.trace.verify import verify
 from agentbox.trace.writer import Run, TraceWriter
 
 if TYPE_CHECKING:
@@ -30,8 +34,11 @@ if TYPE_CHECKING:
 
     from agentbox.egress.events import EgressEvent
     from agentbox.engine.counting import Counting
+    from agentbox.engine.run_recording import RunRecording
+    from agentbox.engine.touched import Touched
     from agentbox.policy.document import AnyPolicy
     from agentbox.policy.questions import Question
+    from agentbox.replay.recording import Recording
 
 MAX_SHOWN_DENIALS = 100
 MAX_SHOWN_CHARACTERS = 4096
@@ -76,12 +83,47 @@ class RunTraces:
         """The trace of a run of this caller that has ended, opened. Raises NotFoundError."""
         return self._store.read(owner, run_id)
 
+    def blobs(self, owner: str, run_id: str) -> str:
+        """Where the bytes of a recorded run are kept. Raises TraceError."""
+        return blobs_of(str(self._store.new(owner, run_id)), explicit=True)
+
+    def keep_request(self, request: RunRequest, run_id: str) -> None:
+        """Keep what a recorded run was asked to do. What cannot be written is found missing when it is replayed."""
+        from agentbox.engine.run_recording import kept_request
+
+        with contextlib.suppress(OSError):
+            self._store.keep_beside(request.owner, run_id, kept_request(request))
+
+    def recorded(self, owner: str, run_id: str) -> tuple[RunRequest, Recording, str]:
+        """A run of this caller that was recorded for a replay: its request, what its trace tells, and where its bytes
+        are. Raises NotFoundError, and TraceError for a trace that is not what was written."""
+        from agentbox.engine.run_recording import request_again
+
+        path = self._store.path(owner, run_id)
+        kept = self._store.beside(owner, run_id)
+        if kept is None:
+            raise NotFoundError(
+                f"run {run_id[:64]!r} was not recorded for a replay", hint='ask for it with `"record": true`'
+            )
+        verdict = verify(path, Trust((self._key.public,), self._ledger))
+        if not verdict.ok:
+            raise TraceError(
+                f"the trace of run {run_id[:64]!r} is {verdict.status}: {verdict.detail}", hint="it is not replayed"
+            )
+        return request_again(kept, owner, run_id), replayable(path), blobs_of(str(path), explicit=True)
+
     def public_pem(self) -> str:
         """The public key that verifies them, as PEM text."""
         return self._key.public.pem()
 
     def begin(
-        self, run_id: str, request: RunRequest, policy: AnyPolicy | None, limits: Limits, backend: str
+        self,
+        run_id: str,
+        request: RunRequest,
+        policy: AnyPolicy | None,
+        limits: Limits,
+        backend: str,
+        recording: RunRecording | None = None,
     ) -> TraceWriter:
         """The writer of a new trace, its first record written. Raises TraceError."""
         code = request.code.encode("utf-8", "surrogateescape")
@@ -97,6 +139,7 @@ class RunTraces:
                 "limits": {name: getattr(limits, name) for name in Limits.__dataclass_fields__},
                 "policy": policy is not None,
                 "snapshot_id": request.snapshot_id,
+                **({} if recording is None else {"random_seed": recording.seed}),
             },
         )
         path = self._store.new(request.owner, run_id)
@@ -113,14 +156,28 @@ class RunTraces:
 
 class RunTrace:
     """Records one run. `on_failure` is called once when nothing more can be recorded: the run must end then. `policy`
-    is the run's, by which denials are explained."""
+    is the run's, by which denials are explained; `recording` is there for a run that can be replayed."""
 
-    def __init__(self, traces: RunTraces, writer: TraceWriter, request: RunRequest, policy: AnyPolicy | None) -> None:
+    def __init__(
+        self,
+        traces: RunTraces,
+        writer: TraceWriter,
+        request: RunRequest,
+        policy: AnyPolicy | None,
+        recording: RunRecording | None = None,
+    ) -> None:
+        self.recording = recording
         self._traces = traces
         self._writer = writer
         self._request = request
         self.policy = policy
-        self._recorder = Recorder(writer, self._failed, on_denial=self._claimed)
+        self._recorder = Recorder(
+            writer,
+            self._failed,
+            on_denial=self._claimed,
+            keeping=recording.keeping if recording else None,
+            processes=recording.processes if recording else None,
+        )
         self._ended = False
         self.on_failure: Callable[[], None] = lambda: None
         self.denials: list[Denial] = []
@@ -136,8 +193,9 @@ class RunTrace:
         else:
             self._add(refused_sockets.denial_of(message["socket"], index))
 
-    def listen(self, channel: socket.socket, counting: Counting) -> None:
-        """Serve the guards of the box. `counting` is closed at the end."""
+    def listen(self, channel: socket.socket, counting: Counting, touched: Touched | None = None) -> None:
+        """Serve the guards of the box. `counting` and `touched` are closed at the end."""
+        self._recorder.touched = touched
         self._recorder.listen(channel, counting)
 
     def withheld_file(self, path: str) -> None:
@@ -179,6 +237,8 @@ class RunTrace:
         if self._ended:
             return TraceHead(self._writer.head.count, self._writer.head.sha)
         self._ended = True
+        if self.recording is not None:
+            self._traces.keep_request(self._request, self._writer.run.id)
         head = await self._recorder.finish(
             exit_code, dict(details), lambda: self._traces.keep(self._request.owner, self._writer.run.id)
         )

@@ -14,7 +14,7 @@ from typing import TypeVar
 from agentbox.config import Settings
 from agentbox.engine.admission import Admission, OnQueued
 from agentbox.engine.directories import Directories
-from agentbox.engine.guarding import CHANNEL, POLICY, Guards, guarded_environment
+from agentbox.engine.guarding import CHANNEL, GUARDED, POLICY, Guards, guarded_environment
 from agentbox.engine.readings import MAX_CHARACTERS, Readings
 from agentbox.engine.run_network import RunNetwork, decide_network
 from agentbox.engine.run_policy import Ceiling as PolicyCeiling
@@ -48,6 +48,7 @@ from agentbox.policy.ceiling import Ceiling, effective_limits
 from agentbox.policy.document import policies_of
 from agentbox.policy.parser import parse
 from agentbox.records import replace
+from agentbox.replay.report import Report
 from agentbox.trace.keys import KeyStore
 from agentbox.workspace.names import checked_path
 from agentbox.workspace.snapshots import SnapshotStore
@@ -108,6 +109,7 @@ class Runner:
         )
         facilities = await Facilities.open()
         facilities.docker = docker_options(settings)
+        facilities.gvisor_pool_size = settings.gvisor_pool_size
         runner = cls(settings, facilities, snapshots)
         try:
             await runner._open()
@@ -277,6 +279,33 @@ class Runner:
         finally:
             self._running.discard(task)
 
+    async def replay(self, owner: str, run_id: str) -> Report:
+        """Run a recorded run of this caller again, answered from its trace, and say whether it did the same.
+
+        Raises NotFoundError when there is none, TraceError when its trace was changed, and what `run` raises.
+        """
+        request, recording, blobs = await self._in_thread(self.traces.recorded, owner, run_id)
+        decided = await self._in_thread(self._decide, request)
+        from agentbox.engine.run_replay import RunReplay
+
+        task: asyncio.Task[object] | None = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        try:
+            async with self.admission.place(owner, None):
+                replay = RunReplay(
+                    decided,
+                    recording,
+                    blobs,
+                    self._guards,
+                    self.snapshots,
+                    self._threads,
+                    self.settings.max_total_output_bytes,
+                )
+                return await replay.go()
+        finally:
+            self._running.discard(task)
+
     def _decide(self, request: RunRequest) -> Decided:
         """Everything that can be refused before a box exists."""
         interpreter = by_language(request.language)
@@ -298,6 +327,8 @@ class Runner:
             )
         limits, warnings = effective_limits(request.limits, self._ceiling)
         policy = self._policy(request, found, limits, backend)
+        if request.record:
+            _refuse_what_cannot_be_recorded(interpreter.name, backend, policy)
         if policy is not None:
             limits = policy.confinement.limits
             warnings = (*warnings, *policy.warnings)
@@ -321,6 +352,7 @@ class Runner:
             policy=policy,
             traced=policy is not None
             or request.trace
+            or request.record
             or self.settings.trace_runs == "all"
             # What the gateway decides is recorded.
             or (network.rules is not None and backend.isolated),
@@ -344,6 +376,20 @@ class Runner:
 
     async def _in_thread(self, work: Callable[..., _T], *arguments: object) -> _T:
         return await in_thread(self._threads, work, *arguments)
+
+
+def _refuse_what_cannot_be_recorded(language: str, backend: Backend, policy: RunPolicy | None) -> None:
+    """Raise InvalidRequestError where nothing in the interpreter would tell what a run does."""
+    if language not in GUARDED:
+        raise InvalidRequestError(
+            f"record: what {language} does cannot be recorded for a replay", hint='use python or javascript, or "trace"'
+        )
+    if policy is None:
+        raise InvalidRequestError("record: needs a policy", hint='the widest is "policy": "read: .\\nwrite: ."')
+    if not backend.judges or backend.own_kernel:
+        raise InvalidRequestError(
+            f"record: backend {backend.name} tells too little of what a run does", hint="use backend jail"
+        )
 
 
 def _guarded(program: Program) -> Mapping[str, str]:

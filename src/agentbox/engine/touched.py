@@ -38,9 +38,14 @@ _Facts = tuple[int, ...]
 
 
 class Touched:
-    """What one run changes at and below `writable`, but for what lies at and below `excluded`."""
+    """What one run changes at and below `writable`, but for what lies at and below `excluded`. Paths are the program's;
+    `base` is a directory of this process that it sees at `prefix`, copied, where they are not the host's own."""
 
-    def __init__(self, writable: Sequence[str], excluded: Sequence[str], keeping: Keeping) -> None:
+    def __init__(
+        self, writable: Sequence[str], excluded: Sequence[str], keeping: Keeping, *, base: int = -1, prefix: str = "/"
+    ) -> None:
+        self._base = os.dup(base) if base >= 0 else os.open("/", _DIRECTORY)
+        self._prefix = prefix
         self._writable = tuple(writable)
         self._excluded = tuple(excluded)
         self._keeping = keeping
@@ -60,7 +65,7 @@ class Touched:
 
     async def starts(self, spawn: int) -> None:
         """Another program is about to start."""
-        look = await asyncio.to_thread(self._look)
+        look = await asyncio.to_thread(self.look)
         if look is None:
             self.complete = False
         else:
@@ -71,15 +76,22 @@ class Touched:
         before = self._looks.pop(spawn, None) if type(spawn) is int else None
         if before is None:
             return None
-        return await asyncio.to_thread(self._changed_since, before)
+        return await asyncio.to_thread(self.changed_since, before)
 
     async def finish(self, note: Callable[[str, Any, Any], None]) -> None:
         """Hand over each path that was changed, with what it was and is."""
         for before in self._looks.values():
             # Programs that nobody waited for.
-            await asyncio.to_thread(self._changed_since, before)
+            await asyncio.to_thread(self.changed_since, before)
         for path, before, after in await asyncio.to_thread(self._compared):
             note(path, before, after)
+        self.close()
+
+    def close(self) -> None:
+        """Let the files go. May be called twice."""
+        base, self._base = self._base, -1
+        if base >= 0:
+            os.close(base)
 
     def _is_granted(self, path: str) -> bool:
         return any(is_below(path, top) for top in self._writable) and not any(
@@ -98,7 +110,7 @@ class Touched:
 
     def _state(self, path: str, *, keep: bool) -> dict[str, Any] | None:
         """What a path is, None for nothing; with its content kept if it is to be."""
-        with contextlib.suppress(OSError), _opened(os.path.dirname(path)) as above:
+        with contextlib.suppress(OSError), self._opened(os.path.dirname(path)) as above:
             name = os.path.basename(path)
             found = os.stat(name, dir_fd=above, follow_symlinks=False)
             mode = stat.S_IMODE(found.st_mode)
@@ -129,7 +141,7 @@ class Touched:
         finally:
             os.close(descriptor)
 
-    def _look(self) -> dict[str, _Facts] | None:
+    def look(self) -> dict[str, _Facts] | None:
         """All granted files as they are; None for too many."""
         found: dict[str, _Facts] = {}
         for path, facts in self._walk(self._writable):
@@ -138,8 +150,9 @@ class Touched:
                 return None
         return found
 
-    def _changed_since(self, before: dict[str, _Facts]) -> dict[str, Any] | None:
-        now = self._look()
+    def changed_since(self, before: dict[str, _Facts]) -> dict[str, Any] | None:
+        """The state of each path that is not what it was at a look, with its content kept; None for too many."""
+        now = self.look()
         if now is None:
             self.complete = False
             return None
@@ -156,7 +169,7 @@ class Touched:
         paths = dict.fromkeys(self._before)
         for path in self._before:
             for beside in _BESIDE_DATABASES:
-                if path + beside not in paths and os.path.lexists(path + beside):
+                if path + beside not in paths and self._state(path + beside, keep=False) is not None:
                     paths[path + beside] = None
         for path, before in self._before.items():
             if before is None:
@@ -173,31 +186,50 @@ class Touched:
 
     def _walk(self, tops: Sequence[str]) -> Iterator[tuple[str, _Facts]]:
         """Everything at and below, no link followed."""
-        waiting = list(tops)
+        waiting = []
+        for top in tops:
+            if top == self._prefix:
+                waiting.append(top)
+                continue
+            with contextlib.suppress(OSError), self._opened(os.path.dirname(top)) as above:
+                found = os.stat(os.path.basename(top), dir_fd=above, follow_symlinks=False)
+                yield top, _facts(found)
+                if stat.S_ISDIR(found.st_mode):
+                    waiting.append(top)
         while waiting:
             path = waiting.pop()
-            if any(is_below(path, top) for top in self._excluded):
-                continue
-            try:
-                found = os.lstat(path)
-            except OSError:
-                continue
-            if stat.S_ISDIR(found.st_mode):
-                yield path, (found.st_dev, found.st_ino, found.st_mode)
-                with contextlib.suppress(OSError), _opened(path) as descriptor:
-                    waiting += [f"{path}/{name}" for name in os.listdir(descriptor)]
-            else:
-                yield (
-                    path,
-                    (
-                        found.st_dev,
-                        found.st_ino,
-                        found.st_mode,
-                        found.st_size,
-                        found.st_mtime_ns,
-                        found.st_ctime_ns,
-                    ),
-                )
+            with contextlib.suppress(OSError), self._opened(path) as directory:
+                for name in os.listdir(directory):
+                    below = f"{path.rstrip('/')}/{name}"
+                    if any(is_below(below, one) for one in self._excluded):
+                        continue
+                    found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                    yield below, _facts(found)
+                    if stat.S_ISDIR(found.st_mode):
+                        waiting.append(below)
+
+    @contextlib.contextmanager
+    def _opened(self, directory: str) -> Iterator[int]:
+        """A descriptor of a directory of the program's, reached without following a link. Raises OSError."""
+        if not is_below(directory, self._prefix):
+            raise OSError(f"{directory} is not looked at")
+        at = os.dup(self._base)
+        try:
+            for part in directory[len(self._prefix) :].split("/"):
+                if part:
+                    below = os.open(part, _DIRECTORY, dir_fd=at)
+                    os.close(at)
+                    at = below
+            yield at
+        finally:
+            os.close(at)
+
+
+def _facts(found: os.stat_result) -> _Facts:
+    """What changes with the file. The times of a directory say only that names in it changed."""
+    if stat.S_ISDIR(found.st_mode):
+        return (found.st_dev, found.st_ino, found.st_mode)
+    return (found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def _same(before: Any, after: Any) -> bool:
@@ -207,18 +239,3 @@ def _same(before: Any, after: Any) -> bool:
     return "unknown" not in before and all(
         before.get(name) == after.get(name) for name in ("sha256", "directory", "link", "mode", "bytes")
     )
-
-
-@contextlib.contextmanager
-def _opened(directory: str) -> Iterator[int]:
-    """A descriptor of an absolute directory, reached without following a link. Raises OSError."""
-    at = os.open("/", _DIRECTORY)
-    try:
-        for part in directory.split("/"):
-            if part:
-                below = os.open(part, _DIRECTORY, dir_fd=at)
-                os.close(at)
-                at = below
-        yield at
-    finally:
-        os.close(at)

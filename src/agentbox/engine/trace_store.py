@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import threading
 from pathlib import Path
 from typing import BinaryIO
@@ -15,6 +16,9 @@ from agentbox.workspace.vault import owner_directory
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}\Z")
 _SUFFIX = ".jsonl"
+# Beside the trace of a run that was recorded for a replay: what it was asked to do, and bytes too large for a trace.
+_REQUEST = ".request"
+_BLOBS = ".jsonl.blobs"
 
 
 class TraceStore:
@@ -58,25 +62,55 @@ class TraceStore:
         """
         name = owner_directory(owner)
         try:
-            size = self._path(name, run_id).stat().st_size
+            size = self._path(name, run_id).stat().st_size + self._size_beside(name, run_id)
         except OSError:
             return []
         with self._lock:
             self._kept.setdefault(name, {})[run_id] = size
         return self._remove_oldest(name)
 
-    def read(self, owner: str, run_id: str) -> BinaryIO:
-        """An ended run's trace, opened. Raises NotFoundError when this caller has none of that name."""
+    def keep_beside(self, owner: str, run_id: str, request: bytes) -> None:
+        """Keep what a run was asked to do. Raises OSError."""
+        path = self._directory / owner_directory(owner) / f"{run_id}{_REQUEST}"
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(request)
+
+    def beside(self, owner: str, run_id: str) -> bytes | None:
+        """What `keep_beside` kept of an ended run, None where nothing was."""
+        path = self.path(owner, run_id)
+        with contextlib.suppress(FileNotFoundError):
+            return path.with_name(f"{run_id}{_REQUEST}").read_bytes()
+        return None
+
+    def path(self, owner: str, run_id: str) -> Path:
+        """Where an ended run's trace lies. Raises NotFoundError when this caller has none of that name."""
         name = owner_directory(owner)
         with self._lock:
             known = bool(_RUN_ID.match(run_id)) and run_id in self._kept.get(name, {})
-        if known:
-            with contextlib.suppress(FileNotFoundError):
-                return self._path(name, run_id).open("rb")
-        raise NotFoundError(
+        if not known:
+            raise self._unknown(run_id)
+        return self._path(name, run_id)
+
+    def read(self, owner: str, run_id: str) -> BinaryIO:
+        """An ended run's trace, opened. Raises NotFoundError when this caller has none of that name."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.path(owner, run_id).open("rb")
+        raise self._unknown(run_id)
+
+    @staticmethod
+    def _unknown(run_id: str) -> NotFoundError:
+        return NotFoundError(
             f"No trace of a run {run_id[:64]!r}",
             hint='a trace is kept of runs with a policy or `"trace": true`, until newer ones take its place',
         )
+
+    def _size_beside(self, name: str, run_id: str) -> int:
+        path = self._path(name, run_id)
+        found = 0
+        with contextlib.suppress(OSError):
+            found += path.with_name(f"{run_id}{_REQUEST}").stat().st_size
+            found += sum(entry.stat().st_size for entry in os.scandir(path.with_name(f"{run_id}{_BLOBS}")))
+        return found
 
     def _path(self, name: str, run_id: str) -> Path:
         return self._directory / name / f"{run_id}{_SUFFIX}"
@@ -91,8 +125,11 @@ class TraceStore:
                 total -= kept.pop(oldest)
                 gone.append(oldest)
         for run_id in gone:
-            with contextlib.suppress(OSError):
-                self._path(name, run_id).unlink()
+            path = self._path(name, run_id)
+            for one in (path, path.with_name(f"{run_id}{_REQUEST}")):
+                with contextlib.suppress(OSError):
+                    one.unlink()
+            shutil.rmtree(path.with_name(f"{run_id}{_BLOBS}"), ignore_errors=True)
         return gone
 
 

@@ -19,6 +19,7 @@ from agentbox.engine.directories import Directories
 from agentbox.engine.guarding import CHANNEL, GUARDED, POLICY, Guards, guarded_environment, held_by_guard_alone
 from agentbox.engine.run_network import RunNetwork
 from agentbox.engine.run_policy import Prepared, RunPolicy, prepare, take_back
+from agentbox.engine.run_recording import RunRecording
 from agentbox.engine.run_trace import RunTrace, RunTraces
 from agentbox.engine.supervisor import Ending, OutputSink, supervise
 from agentbox.engine.threads import in_thread, to_its_end
@@ -123,6 +124,9 @@ class Walk:
         self._way_out: WayOut | None = None
         self._trace: RunTrace | None = None
         self._beginning: asyncio.Task[None] | None = None
+        self._recording = (
+            RunRecording(traces.blobs(decided.request.owner, self._run_id)) if decided.request.record else None
+        )
         self._made: tuple[tuple[str, ...], ...] = ()
         self._snapshot_id: str | None = None
         self._files: dict[str, bytes] = {}
@@ -138,6 +142,8 @@ class Walk:
             box = await self._build()
             ending = await self._supervise(box, on_output)
             details, exit_code = _facts(ending), ending.exit_code
+            if self._recording is not None:
+                details |= self._recording.streams(ending)
             try:
                 await self._collect(box, ending)
             except (QuotaExceededError, WorkspaceError) as error:
@@ -160,11 +166,19 @@ class Walk:
         decided = self._decided
         policy = decided.policy.policy if decided.policy else None
         submitted = self._threads.submit(
-            self._traces.begin, self._run_id, decided.request, policy, decided.limits, decided.backend.name
+            self._traces.begin,
+            self._run_id,
+            decided.request,
+            policy,
+            decided.limits,
+            decided.backend.name,
+            self._recording,
         )
 
         async def opened() -> None:
-            self._trace = RunTrace(self._traces, await asyncio.wrap_future(submitted), decided.request, policy)
+            self._trace = RunTrace(
+                self._traces, await asyncio.wrap_future(submitted), decided.request, policy, self._recording
+            )
 
         return asyncio.create_task(opened())
 
@@ -198,7 +212,9 @@ class Walk:
         if not decided.backend.needs_directory:
             program = Program(decided.request.owner, tuple(self._argv(WORKSPACE)), self._environment())
         self._program = program
-        self._box = box = await decided.backend.launch(confinement, directory, watch, network, program)
+        # An interpreter that waits already has read the clocks of now.
+        waiting = None if self._recording is not None else program
+        self._box = box = await decided.backend.launch(confinement, directory, watch, network, waiting)
         if way_out is not None:
             await way_out.serve(box.unix_listeners)
         tree = self._tree(box)
@@ -229,7 +245,8 @@ class Walk:
             return
         trace.policy = prepared.policy
         if box.channel is not None:
-            trace.listen(box.channel, Counting(prepared.policy, Sizes(tree, WORKSPACE)))
+            touched = self._recording.touched(tree) if self._recording is not None else None
+            trace.listen(box.channel, Counting(prepared.policy, Sizes(tree, WORKSPACE)), touched)
         for name in decided.request.files:
             trace.withheld_file(f"{WORKSPACE}/{name}")
 
@@ -321,7 +338,8 @@ class Walk:
         if not decided.guarded:
             return base
         kind, script = decided.interpreter.name, f"{WORKSPACE}/{decided.interpreter.entry_file}"
-        return guarded_environment(base, kind=kind, root=WORKSPACE, entry=script)
+        seed = self._recording.seed if self._recording is not None else ""
+        return guarded_environment(base, kind=kind, root=WORKSPACE, entry=script, seed=seed)
 
     async def _collect(self, box: LiveBox, ending: Ending) -> None:
         """Files to bring back, and the snapshot."""

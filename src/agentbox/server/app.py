@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import agentbox
 from agentbox.config import Settings
+from agentbox.replay.report import Report
 from agentbox.server import openapi, problems
 from agentbox.server.access import HostRule, KeyRing
 from agentbox.server.gate import NOBODY, Gate
@@ -19,7 +20,7 @@ from agentbox.server.page import reference_page
 from agentbox.server.routing import JsonAnswer, Router
 from agentbox.server.running import RunEndpoint, Runs
 from agentbox.server.snapshots import SnapshotCatalogue, snapshot_body
-from agentbox.server.supervised import Occasion
+from agentbox.server.supervised import DISCONNECT, Occasion, supervised
 from agentbox.server.traces import TraceCatalogue, TraceStream
 
 
@@ -33,6 +34,9 @@ class Executes(Runs, Protocol):
     @property
     def snapshots(self) -> SnapshotCatalogue:
         """Stored snapshots."""
+
+    async def replay(self, owner: str, run_id: str) -> Report:
+        """Run a recorded run again. Raises NotFoundError when the owner has none of that name."""
 
     @property
     def traces(self) -> TraceCatalogue:
@@ -58,7 +62,7 @@ def create_app(runner: Executes, settings: Settings, keys: KeyRing) -> Applicati
     router.add("POST", "/v1/run", RunEndpoint(runner, settings, stopping, shared=len(keys.owners) > 1))
     _add_health(router, runner)
     _add_snapshots(router, runner)
-    _add_traces(router, runner)
+    _add_traces(router, runner, stopping)
     _add_descriptions(router, openapi.document(settings, runner.backend_name, keyed=bool(keys)))
     return Application(Gate(router, keys, HostRule.of(settings, keys)), stopping)
 
@@ -94,7 +98,7 @@ def _add_snapshots(router: Router, runner: Executes) -> None:
     router.add("DELETE", "/v1/snapshots/{snapshot_id}", delete_snapshot)
 
 
-def _add_traces(router: Router, runner: Executes) -> None:
+def _add_traces(router: Router, runner: Executes, stopping: Occasion) -> None:
     async def get_trace(request: Request) -> ASGIApp:
         asked = (request.state.owner, request.path_params["run_id"])
         return TraceStream(await asyncio.to_thread(runner.traces.read, *asked))
@@ -103,7 +107,14 @@ def _add_traces(router: Router, runner: Executes) -> None:
         del request
         return Response(await asyncio.to_thread(runner.traces.public_pem), media_type="application/x-pem-file")
 
+    async def replay(request: Request) -> ASGIApp:
+        gone = request.scope["state"][DISCONNECT]
+        asked = (request.state.owner, request.path_params["run_id"])
+        report = await supervised(runner.replay(*asked), gone, stopping)
+        return _json(report.as_dict())
+
     router.add("GET", "/v1/runs/{run_id}/trace", get_trace)
+    router.add("POST", "/v1/runs/{run_id}/replay", replay)
     router.add("GET", "/v1/key", get_key)
 
 

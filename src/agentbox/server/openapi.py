@@ -10,6 +10,7 @@ from pydantic.json_schema import models_json_schema
 import agentbox
 from agentbox.config import Settings
 from agentbox.models import Layer, Outcome
+from agentbox.replay.divergence import DivergenceKind
 from agentbox.server import fields
 from agentbox.server.schemas import RunBody
 
@@ -140,6 +141,37 @@ def _result_schema() -> Json:
                 "description": "what went through the gateway, by host",
                 "additionalProperties": _object({"connections": _COUNT, "bytes_up": _COUNT, "bytes_down": _COUNT}),
             },
+        }
+    )
+
+
+def _replay_schema() -> Json:
+    step = {"anyOf": [{"type": "object"}, {"type": "null"}]}
+    return _object(
+        {
+            "ok": {"type": "boolean", "description": "whether everything was as it was recorded"},
+            "started": {"type": "boolean", "description": "false when something did not fit before"},
+            "matched": {**_COUNT, "description": "recorded steps that happened again"},
+            "total": {**_COUNT, "description": "recorded steps"},
+            "exit_code": _nullable("integer", description="of the replayed program; null when it was ended"),
+            "divergences": {
+                "type": "array",
+                "items": _object(
+                    {
+                        "kind": {"type": "string", "enum": [kind.value for kind in DivergenceKind]},
+                        "step": {**_COUNT, "description": "the record of the trace that was expected"},
+                        "message": _TEXT,
+                        "lane": {"type": "string", "description": "the thread or task"},
+                        "expected": {**step, "description": "what was recorded"},
+                        "observed": {**step, "description": "what came"},
+                        "file": _nullable("string", description="where the program stood"),
+                        "line": _nullable("integer"),
+                        "diff": {"type": "array", "items": _TEXT, "description": "lines of a unified diff"},
+                    }
+                ),
+            },
+            "notes": {"type": "array", "items": _TEXT},
+            "trace": {"type": "string", "description": "empty: it is at /v1/runs/{run_id}/trace"},
         }
     )
 
@@ -325,6 +357,20 @@ def _trace_paths(*, keyed: bool) -> Json:
                 "responses": {"200": lines, **_problems("404", "500", keyed=keyed)},
             },
         },
+        "/v1/runs/{run_id}/replay": {
+            "parameters": [parameter],
+            "post": {
+                "operationId": "replay_run",
+                "summary": "Run it again, answered from its trace, and compare",
+                "description": (
+                    "For runs that were asked for with `record`. The program has no network, and starts no other."
+                ),
+                "responses": {
+                    "200": _answer("What the replay found, the same or not", _ref("Replay")),
+                    **_problems("400", "404", "429", "500", "503", keyed=keyed),
+                },
+            },
+        },
         "/v1/key": {
             "get": {
                 "operationId": "get_key",
@@ -383,6 +429,7 @@ def document(settings: Settings, backend: str, *, keyed: bool) -> Json:
                 **_request_schemas(settings, backend),
                 **_problem_schemas(),
                 "RunResult": _result_schema(),
+                "Replay": _replay_schema(),
                 "Snapshot": _snapshot_schema(),
             }
         },

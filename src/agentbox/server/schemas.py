@@ -106,6 +106,12 @@ class RunBody(Closed):
         False, description="record a trace; a run with a policy has one anyway, and where the operator records all runs"
     )
 
+    record: fields.LaxBoolean = Field(
+        False,
+        description="record a trace that can be replayed; code, files, stdin and variables are kept with it then."
+        " Needs a policy, and Python or JavaScript",
+    )
+
     @model_validator(mode="after")
     def _bounded_together(self) -> RunBody:
         texts = [*(self.args or ()), *(self.env or {}), *(self.env or {}).values()]
@@ -139,6 +145,7 @@ def to_request(body: RunBody, owner: str) -> RunRequest:
         return_files=tuple(body.return_files or ()),
         policy=body.policy,
         trace=body.trace,
+        record=body.record,
         owner=owner,
     )
 

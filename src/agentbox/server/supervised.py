@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
-from agentbox.models import RunResult
 from agentbox.server.problems import Problem
 
+_T = TypeVar("_T")
 DISCONNECT = "disconnect"  # the name in an ASGI scope's state
 
 
@@ -49,7 +49,7 @@ class Occasion:
         self._callbacks.pop(callback, None)
 
 
-async def supervised(run: Coroutine[Any, Any, RunResult], gone: Occasion, stopping: Occasion) -> RunResult:
+async def supervised(run: Coroutine[Any, Any, _T], gone: Occasion, stopping: Occasion) -> _T:
     """The result of `run`, which is ended, and its end awaited, when the client is `gone` or the server `stopping`.
 
     Raises ClientGoneError, Problem (503) when the server stops, and what `run` raises.
