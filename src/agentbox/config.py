@@ -219,6 +219,9 @@ class Settings:
     python: str = setting("", str.strip, "Python of the boxes; also a venv's. Default: the system's")
     node: str = setting("", str.strip, "Node.js of the boxes. Default: the system's")
     bash: str = setting("", str.strip, "bash of the boxes. Default: the system's")
+    gvisor_pool_size: int = setting(
+        1, _integer(0, 64), "gVisor boxes that have booted and wait, made after the first run or sandbox; 0: none"
+    )
     docker_host: str = setting("unix:///var/run/docker.sock", str.strip, "socket of the Docker engine of this machine")
     docker_runtime: str = setting("runc", _runtime, "runtime of containers, by its name in the engine: runc or runsc")
     docker_image: str = setting(

@@ -11,6 +11,8 @@ from agentbox.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from agentbox.isolation.plan import HostView
     from agentbox.linux.cgroups import Cgroup
 
@@ -37,6 +39,8 @@ class Facilities:
     begun: Cgroup | None = None
     begun_ids: tuple[int, int] | None = None
     seen: HostView | None = None
+    gvisor_pool_size: int = 1
+    closing: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     docker: DockerOptions = DockerOptions()
 
     @classmethod
@@ -62,7 +66,10 @@ class Facilities:
         return self.seen
 
     async def close(self) -> None:
-        """End the launcher and give the control groups back. Boxes must have been destroyed."""
+        """Do what was left for the end (`closing`), end the launcher and give the control groups back. Boxes must have
+        been destroyed."""
+        while self.closing:
+            await self.closing.pop()()
         await self.launcher.close()
         if self.cgroups is not None:
             await asyncio.to_thread(self.cgroups.close)

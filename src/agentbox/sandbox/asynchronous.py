@@ -129,6 +129,7 @@ class AsyncSandbox:
             shared = grounds()
             try:
                 facilities = await shared.enter()
+                facilities.gvisor_pool_size = settings.gvisor_pool_size
                 try:
                     name = self._backend_name
                     backend = make_durable(name, facilities) if name else preferred(facilities)

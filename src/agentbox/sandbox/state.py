@@ -123,6 +123,9 @@ class SandboxDirectories:
 def _sandboxes_in(owner: Path) -> Iterator[Remnant]:
     with contextlib.suppress(OSError), os.scandir(owner) as entries:
         for entry in entries:
+            if entry.name.startswith("."):
+                # A workspace that waited for its sandbox.
+                continue
             note = {}
             with contextlib.suppress(OSError, ValueError):
                 note = json.loads(Path(entry.path, _NOTE).read_text())

@@ -8,8 +8,10 @@ from agentbox.isolation.backend import build_in_cgroup
 from agentbox.isolation.backends.gvisor import planning
 from agentbox.isolation.backends.gvisor.ids import BoxIds
 from agentbox.isolation.backends.gvisor.live import GvisorLiveBox
+from agentbox.isolation.backends.gvisor.stock import Stock
 from agentbox.isolation.plan import jail_plan, watched_plan
-from agentbox.models import Enforcement, Layer
+from agentbox.models import Confinement, Enforcement, Layer
+from agentbox.records import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +19,16 @@ if TYPE_CHECKING:
     from agentbox.isolation.facilities import Facilities
     from agentbox.isolation.network import Network
     from agentbox.isolation.requirement import Requirement
-    from agentbox.models import Confinement
+    from agentbox.models import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What of a confinement a box without a policy is made with; the rest can change while it waits."""
+
+    pids: int
+    disk_mb: int
+    read_only: tuple[str, ...]
 
 
 class GvisorBackend:
@@ -32,6 +43,8 @@ class GvisorBackend:
 
     def __init__(self, facilities: Facilities) -> None:
         self._facilities = facilities
+        self._stock: Stock[Kind, GvisorLiveBox] | None = None
+        self._limits: Limits | None = None
 
     def requirements(self) -> tuple[Requirement, ...]:
         """See Backend."""
@@ -65,6 +78,8 @@ class GvisorBackend:
 
     async def close(self) -> None:
         """See Backend."""
+        if self._stock is not None:
+            await self._stock.close()
 
     async def launch(
         self,
@@ -75,7 +90,7 @@ class GvisorBackend:
         program: Program | None = None,
     ) -> LiveBox:
         """See Backend."""
-        del directory, program
+        del directory
         if watch is not None and confinement.policy_sha256 is not None and not planning.is_dynamic(watch.command[0]):
             raise ConfinementError(
                 f"{watch.command[0]} is linked statically: gVisor cannot keep it from starting programs",
@@ -83,7 +98,11 @@ class GvisorBackend:
                 step="exec rules",
                 errno=0,
             )
-        box = await self._build(confinement, watch, network)
+        box = None
+        if program is not None and network is None:
+            box = await self._from_stock(confinement, watch)
+        if box is None:
+            box = await self._build(confinement, watch, network)
         try:
             if watch is not None:
                 await box.be_seen(watch.on_spawn, everything=False)
@@ -91,6 +110,30 @@ class GvisorBackend:
             await box.destroy()
             raise
         return box
+
+    async def _from_stock(self, confinement: Confinement, watch: Watch | None) -> GvisorLiveBox | None:
+        """A box that waited, if one fits."""
+        if confinement.policy_sha256 is not None or (watch is not None and watch.guard is not None):
+            return None
+        if self._stock is None:
+            self._stock = Stock(self._facilities.gvisor_pool_size, self._make)
+        limits = self._limits = confinement.limits
+        box = self._stock.take(Kind(limits.pids, limits.disk_mb, confinement.read_only))
+        if box is None:
+            return None
+        try:
+            box.give_to(confinement)
+        except ConfinementError:
+            # It has used more than it would be allowed.
+            await box.destroy()
+            return None
+        return box
+
+    async def _make(self, kind: Kind) -> GvisorLiveBox:
+        """A box for the stock."""
+        assert self._limits is not None
+        limits = replace(self._limits, pids=kind.pids, disk_mb=kind.disk_mb)
+        return await self._build(Confinement(limits, kind.read_only), None, None)
 
     async def _build(self, confinement: Confinement, watch: Watch | None, network: Network | None) -> GvisorLiveBox:
         facilities = self._facilities
@@ -105,9 +148,7 @@ class GvisorBackend:
             )
             if watch is not None:
                 plan = watched_plan(plan, confinement, watch.command, watch.guard)
-            plan = planning.gvisor_plan(
-                plan, confinement.limits, ids.all, joins_network=network is not None
-            )
+            plan = planning.gvisor_plan(plan, confinement.limits, ids.all, joins_network=network is not None)
             box = await build_in_cgroup(
                 facilities,
                 plan,

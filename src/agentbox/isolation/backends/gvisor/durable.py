@@ -1,25 +1,42 @@
 # SPDX-License-Identifier: MIT
 """Durable gVisor boxes: no program of their own, the host's directory at /work and /root, the agent started in them.
 
-A box dies with its owner, as every box of the launcher does. Its first process is nobody's, so that no program in it can
-end it; where one does nevertheless, gVisor ends, and the box is gone.
+A box dies with its owner, as every box of the launcher does. Its first process is nobody's, so that no program in it
+can end it; where one does nevertheless, gVisor ends, and the box is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+import secrets
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from agentbox.errors import IsolationError
 from agentbox.isolation.backend import build_in_cgroup
 from agentbox.isolation.backends.gvisor import planning
 from agentbox.isolation.backends.gvisor.ids import BoxIds
 from agentbox.isolation.backends.gvisor.live import GvisorLiveBox
-from agentbox.isolation.durable import HOME, DurableBox, DurableRequest, Leftover, agent_files
+from agentbox.isolation.backends.gvisor.stock import Stock
+from agentbox.isolation.boxes import Launcher
+from agentbox.isolation.durable import (
+    HOME,
+    WORKSPACE,
+    AgentStream,
+    DurableBox,
+    DurableRequest,
+    Leftover,
+    agent_commands,
+    agent_files,
+)
 from agentbox.isolation.durable_jail import JailBox
 from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.plan import durable_plan, jail_plan
 from agentbox.isolation.requirement import Requirement
-from agentbox.models import Enforcement, Layer, Limits
-from agentbox.records import replace
+from agentbox.linux.cgroup_owners import owner_name
+from agentbox.models import Confinement, Enforcement, Layer, Limits
+from agentbox.records import dataclass, replace
 
 # CHOWN, DAC_OVERRIDE, FOWNER, SETGID, SETUID: what installing software takes.
 ROOT_CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 6 | 1 << 7
@@ -27,6 +44,86 @@ ROOT_CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 6 | 1 << 7
 _TEMPORARY_MB = 256
 # The agent, and a keeper for each command, are processes of the box too.
 _OWN_PROCESSES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a box in stock was made with, the environment of its agent, and the directory in which its workspace
+    waits."""
+
+    confinement: Confinement
+    user: str
+    environment: frozenset[tuple[str, str]]
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A box in stock, the stream to the agent that runs in it already, and its workspace, which is empty."""
+
+    live: GvisorLiveBox
+    stream: AgentStream
+    workspace: str
+
+    def is_alive(self) -> bool:
+        """See Waiting."""
+        return self.live.is_alive()
+
+    async def destroy(self) -> None:
+        """See Waiting."""
+        await self.stream.close()
+        await self.live.destroy()
+        with contextlib.suppress(OSError):
+            os.rmdir(self.workspace)
+
+
+class GvisorBox(JailBox):
+    """A durable box of gVisor. `ready` is the stream to an agent that was started while the box waited."""
+
+    def __init__(
+        self,
+        request: DurableRequest,
+        live: GvisorLiveBox,
+        enforcement: Enforcement,
+        ready: AgentStream | None = None,
+    ) -> None:
+        super().__init__(request, live.gvisor, live, enforcement)
+        self._ready = ready
+        self._ready_for = _usual(request.environment)
+
+    async def open_stream(self, argv: Sequence[str], env: Mapping[str, str], user: str, cwd: str) -> AgentStream:
+        """See DurableBox."""
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            # Whatever is started after it finds the box swept.
+            self._streams += 1
+            if (tuple(argv), dict(env), user, cwd) == self._ready_for and await self.alive():
+                return ready
+            await ready.close()
+        return await super().open_stream(argv, env, user, cwd)
+
+    async def destroy(self) -> None:
+        """See DurableBox."""
+        if self._ready is not None:
+            await self._ready.close()
+        await super().destroy()
+
+
+def _usual(environment: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str], str, str]:
+    """How an agent is started: argv, env, user and cwd of `open_stream`."""
+    return agent_commands()[0], dict(environment), "", WORKSPACE
+
+
+def stock_of(facilities: Facilities, make: Callable[[Kind], Awaitable[Prepared]]) -> Stock[Kind, Prepared]:
+    """The stock of durable boxes that all sandboxes of these facilities share."""
+    known = _STOCKS.get(facilities.launcher)
+    if known is None:
+        known = _STOCKS[facilities.launcher] = Stock(facilities.gvisor_pool_size, make)
+        facilities.closing.append(known.close)
+    return known
+
+
+_STOCKS: weakref.WeakKeyDictionary[Launcher, Stock[Kind, Prepared]] = weakref.WeakKeyDictionary()
 
 
 class GvisorDurable:
@@ -43,6 +140,12 @@ class GvisorDurable:
 
     async def launch_durable(self, request: DurableRequest) -> DurableBox:
         """See DurableBackend."""
+        found = await self._from_stock(request)
+        live = found.live if found is not None else await self._build(request)
+        stream = found.stream if found is not None else None
+        return GvisorBox(request, live, self.enforcement(request), stream)
+
+    async def _build(self, request: DurableRequest) -> GvisorLiveBox:
         facilities = self._facilities
         confinement = replace(request.confinement, limits=own_limits(request.confinement.limits))
         ids = BoxIds(facilities)
@@ -75,7 +178,53 @@ class GvisorDurable:
             ids.give_back()
             raise
         assert isinstance(live, GvisorLiveBox)
-        return JailBox(request, live.gvisor, live, self.enforcement(request))
+        return live
+
+    async def _from_stock(self, request: DurableRequest) -> Prepared | None:
+        """A box that waited around a workspace of its own, which is moved to where the request wants one: an empty
+        directory beside it."""
+        directory = os.path.dirname(os.path.dirname(request.workspace))
+        if request.network is not None or request.image is not None or os.path.basename(directory) != owner_name():
+            return None
+        with os.scandir(request.workspace) as entries:
+            if any(entries):
+                return None
+        stock = stock_of(self._facilities, self._make)
+        found = stock.take(Kind(request.confinement, request.user, frozenset(request.environment.items()), directory))
+        if found is None:
+            return None
+        try:
+            there = os.stat(request.workspace)
+            os.chmod(found.workspace, there.st_mode & 0o7777)
+            if (there.st_uid, there.st_gid) != (os.geteuid(), os.getegid()):
+                raise PermissionError("the box shows the files of another owner as its user's")
+            os.rename(found.workspace, request.workspace)
+        except OSError:
+            await found.destroy()
+            return None
+        found.live.start_kind = "made"
+        return found
+
+    async def _make(self, kind: Kind) -> Prepared:
+        workspace = f"{kind.directory}/.stock-{secrets.token_hex(6)}"
+        try:
+            os.mkdir(workspace, 0o700)
+        except OSError as error:
+            raise IsolationError(f"{workspace} cannot be made: {error.strerror}") from error
+        request = DurableRequest("", workspace, kind.confinement, user=kind.user, environment=dict(kind.environment))
+        live = None
+        try:
+            live = await self._build(request)
+            box = GvisorBox(request, live, Enforcement())
+            stream = await box.open_stream(*_usual(request.environment))
+        except BaseException as error:
+            if live is not None:
+                await live.destroy()
+            os.rmdir(workspace)
+            if isinstance(error, OSError):
+                raise IsolationError(f"no agent can be started in a gVisor box: {error}") from error
+            raise
+        return Prepared(live, stream, workspace)
 
     def enforcement(self, request: DurableRequest) -> Enforcement:
         """What holds what: the workspace lies on the host's disk, whose space nothing here counts."""
@@ -98,6 +247,4 @@ class GvisorDurable:
 def own_limits(limits: Limits) -> Limits:
     """Those of the box: the kernel counts files in memory as memory, so that both together are what was asked for."""
     temporary = max(1, min(_TEMPORARY_MB, limits.memory_mb // 4))
-    return replace(
-        limits, memory_mb=limits.memory_mb - temporary, disk_mb=temporary, pids=limits.pids + _OWN_PROCESSES
-    )
+    return replace(limits, memory_mb=limits.memory_mb - temporary, disk_mb=temporary, pids=limits.pids + _OWN_PROCESSES)

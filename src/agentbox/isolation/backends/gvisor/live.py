@@ -9,7 +9,7 @@ import os
 from agentbox.errors import ConfinementError
 from agentbox.isolation.backend import LiveBox
 from agentbox.isolation.backends.gvisor.events import EVERYTHING, NO_RULES, PROGRAMS
-from agentbox.isolation.backends.gvisor.planning import ALONE
+from agentbox.isolation.backends.gvisor.planning import ALONE, group_limits
 from agentbox.isolation.backends.gvisor.witness import Witness
 from agentbox.isolation.boxes import Box
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from agentbox.isolation.boxes import CommandExit
     from agentbox.isolation.plan import WorkspaceView
+    from agentbox.models import Confinement
 
 _MIB = 1 << 20
 _MEMORY_POLL_SECONDS = 0.05
@@ -37,6 +38,18 @@ class GvisorLiveBox(LiveBox):
         self._points: Sequence[Mapping[str, Any]] = ()
         self._witness: Witness | None = None
         self._alone = False
+
+    def is_alive(self) -> bool:
+        """Whether programs can be started in it, as far as is known."""
+        return self.gvisor.alive
+
+    def give_to(self, confinement: Confinement) -> None:
+        """Make a box that waited the one of a run, whose memory and processors may be others than those it was made
+        with. Raises ConfinementError."""
+        if self._cgroup is not None:
+            self._cgroup.set_limits(group_limits(confinement.limits))
+        self._confinement = confinement
+        self.start_kind = "made"
 
     def hold_programs(self) -> None:
         """Let no program that is started from now on start another."""
