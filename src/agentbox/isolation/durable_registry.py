@@ -23,9 +23,21 @@ def _gvisor(facilities: Facilities) -> DurableBackend:
     return GvisorDurable(facilities)
 
 
+def _docker(runtime: str | None) -> Callable[[Facilities], DurableBackend]:
+    def make(facilities: Facilities) -> DurableBackend:
+        from agentbox.isolation.backends.docker.durable import DockerDurable
+
+        return DockerDurable(facilities, runtime)
+
+    return make
+
+
 DURABLE: dict[str, Callable[[Facilities], DurableBackend]] = {
     "jail": _jail,
     "gvisor": _gvisor,
+    "docker": _docker(None),
+    "docker-runc": _docker("runc"),
+    "docker-runsc": _docker("runsc"),
 }
 # What a sandbox gets when nobody says: boxes with a kernel of their own. Others are asked for by name.
 PREFERRED = ("docker-runsc", "gvisor")

@@ -80,7 +80,15 @@ def _write_maps(process: str, setgroups: str, uid_map: str, gid_map: str) -> Non
 def mapping_namespace(on_disk: int, shown: int, *same: int) -> int:
     """A user namespace, as a descriptor, whose maps say: what belongs to uid and gid `on_disk` is shown as `shown`, and
     what belongs to the `same` ids as it is. For mounts.map_ids; no process lives in it. Needs root."""
-    extents = [(on_disk, shown, 1), *((one, one, 1) for one in same)]
+    return _namespace_of([(on_disk, shown, 1), *((one, one, 1) for one in same)])
+
+
+def swapping_namespace(one: int, other: int, *same: int) -> int:
+    """As `mapping_namespace`, but what belongs to either is shown as the other's."""
+    return _namespace_of([(one, other, 1), (other, one, 1), *((id_, id_, 1) for id_ in same)])
+
+
+def _namespace_of(extents: list[tuple[int, int, int]]) -> int:
     ready_read, ready_write = os.pipe()
     hold_read, hold_write = os.pipe()
     pid = os.fork()

@@ -3,7 +3,7 @@
 //
 //   agentbox-box-init run FILTER STATUS       reads a program from stdin (below), runs it to its end, kills what it
 //                                             left, writes how it ended to STATUS, exits as it did
-//   agentbox-box-init exec FILTER ARGV...     becomes that program, with the filter on it
+//   agentbox-box-init become FILTER           reads a program from stdin and becomes it
 //
 // FILTER is a file with an array of struct sock_filter. A program is a little-endian u32 and so many bytes of strings,
 // each with a NUL behind it: the working directory, the number of arguments, the arguments, then the environment. What
@@ -106,24 +106,12 @@ static void report(const char *path, int status, const struct rusage *used) {
     close(fd);
 }
 
-static void execute(char **argv, char **envp, const char *cwd) {
-    signal(SIGPIPE, SIG_DFL);
-    setsid();
-    if (chdir(cwd)) {
-        dprintf(2, "agentbox: %s: %s\n", cwd, strerror(errno));
-        _exit(CANNOT_EXECUTE);
-    }
-    environ = envp;
-    execvpe(argv[0], argv, envp);
-    int code = errno == ENOENT ? NOT_FOUND : CANNOT_EXECUTE;
-    dprintf(2, "agentbox: %s: %s\n", argv[0], strerror(errno));
-    _exit(code);
-}
+struct program {
+    char *cwd, **argv, **envp;
+};
 
-static int run(const char *filter, const char *status_path) {
+static struct program read_program(void) {
     uint32_t size;
-    // A guest of the same uid must not trace us or read our memory.
-    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     read_all(0, &size, sizeof size, 1);
     if (size == 0 || size > MAX_PROGRAM_BYTES) {
         errno = EINVAL;
@@ -144,11 +132,32 @@ static int run(const char *filter, const char *status_path) {
     size_t variables = 0;
     for (char *each = at; each < end; each++) variables += *each == 0;
     char **envp = strings(&at, end, variables);
-    confine(filter);
+    return (struct program){cwd, argv, envp};
+}
 
+static void execute(struct program program) {
+    signal(SIGPIPE, SIG_DFL);
+    setsid();
+    if (chdir(program.cwd)) {
+        dprintf(2, "agentbox: %s: %s\n", program.cwd, strerror(errno));
+        _exit(CANNOT_EXECUTE);
+    }
+    // Its PATH is where execvpe looks.
+    environ = program.envp;
+    execvpe(program.argv[0], program.argv, program.envp);
+    int code = errno == ENOENT ? NOT_FOUND : CANNOT_EXECUTE;
+    dprintf(2, "agentbox: %s: %s\n", program.argv[0], strerror(errno));
+    _exit(code);
+}
+
+static int run(const char *filter, const char *status_path) {
+    // A guest of the same uid must not trace us or read our memory.
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    struct program program = read_program();
+    confine(filter);
     pid_t child = fork();
     if (child < 0) fail("fork");
-    if (child == 0) execute(argv, envp, cwd);
+    if (child == 0) execute(program);
     close(0);
     int status = 0, code = 0;
     struct rusage used;
@@ -175,12 +184,11 @@ static int run(const char *filter, const char *status_path) {
 
 int main(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[1], "run") == 0) return run(argv[2], argv[3]);
-    if (argc > 3 && strcmp(argv[1], "exec") == 0) {
+    if (argc == 3 && strcmp(argv[1], "become") == 0) {
+        struct program program = read_program();
         confine(argv[2]);
-        execvp(argv[3], argv + 3);
-        dprintf(2, "agentbox: %s: %s\n", argv[3], strerror(errno));
-        return errno == ENOENT ? NOT_FOUND : CANNOT_EXECUTE;
+        execute(program);
     }
-    dprintf(2, "use: %s run FILTER STATUS | exec FILTER ARGV...\n", argv[0]);
+    dprintf(2, "use: %s run FILTER STATUS | become FILTER\n", argv[0]);
     return 2;
 }

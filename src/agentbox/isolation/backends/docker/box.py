@@ -84,7 +84,7 @@ class DockerBox:
         async def feed() -> None:
             try:
                 with contextlib.suppress(OSError):
-                    await asyncio.get_running_loop().sock_sendall(streams, _program(argv, env, cwd))
+                    await asyncio.get_running_loop().sock_sendall(streams, program_bytes(argv, env, cwd))
                     await pump_input(source, streams)
             finally:
                 os.close(source)
@@ -212,7 +212,7 @@ class DockerBox:
         return task
 
 
-def _program(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> bytes:
+def program_bytes(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> bytes:
     """A program as the init reads it (native/box_init.c)."""
     words = [cwd, str(len(argv)), *argv, *(f"{name}={value}" for name, value in env.items())]
     text = b"".join(os.fsencode(word) + b"\0" for word in words)

@@ -76,15 +76,27 @@ class Engine:
         timeout: float = _TIMEOUT_SECONDS,
     ) -> Any:
         """The decoded JSON of an answer, None where there is none. Raises EngineError, BackendUnavailableError."""
+        content = self.read(method, path, query, body, timeout=timeout)
+        return json.loads(content) if content.strip() else None
+
+    def read(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        *,
+        timeout: float = _TIMEOUT_SECONDS,
+    ) -> bytes:
+        """The bytes of an answer. Raises as `ask`."""
         payload = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} if payload is not None else {}
         connection = self._connection(timeout)
         try:
             response = self._send(connection, method, path, query, payload, headers)
-            content = self._read(response)
+            return self._read(response)
         finally:
             connection.close()
-        return json.loads(content) if content.strip() else None
 
     def load(self, path: str, query: Mapping[str, str], content: IO[bytes]) -> Iterator[dict[str, Any]]:
         """Send a file as it is read, and yield what the engine says meanwhile. Raises as `ask`."""

@@ -15,6 +15,8 @@ LABEL_OWNER = "agentbox.owner"
 LABEL_STARTED = "agentbox.started"
 LABEL_KIND = "agentbox.kind"
 LABEL_NAME = "agentbox.name"
+# A directory of the host that goes with the container.
+LABEL_PLACE = "agentbox.place"
 # What a box of `user="root"` may do with files and ids of its own; nothing of it reaches the host's.
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
 _OPEN_FILES = 4096

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: MIT
+"""What a durable container has on the host beside its workspace: a directory with the filter of its programs, its list
+of users, and the workspace's mount."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+
+from agentbox.errors import ConfinementError
+from agentbox.isolation.backends.docker.ground import FILTER, INIT, NATIVE_INIT
+from agentbox.isolation.durable import HOME, WORKSPACE, agent_files
+from agentbox.linux import mounts, namespaces, seccomp
+
+PREFIX = "agentbox-container-"
+
+
+class DurableGround:
+    """Made for a user of the container, who can write the workspace; as root by a mount on which its owner
+    and that user change places, so that what the user makes is the owner's on the disk."""
+
+    def __init__(self, workspace: str, uid: int) -> None:
+        base = "/run" if os.geteuid() == 0 and os.path.isdir("/run") else None
+        self.directory = tempfile.mkdtemp(prefix=PREFIX, dir=base)
+        self._shown = workspace
+        try:
+            self.write("filter", seccomp.build())
+            self.write("passwd", b"")
+            self.write("group", b"")
+            if os.geteuid() == 0:
+                self._mount(workspace, uid)
+        except OSError as error:
+            clear(self.directory)
+            raise ConfinementError(
+                f"the workspace {workspace} cannot be shown to a container: {error.strerror or error}",
+                hint="the file system must know id-mapped mounts (ext4, xfs, btrfs, tmpfs), or chown the workspace to "
+                "an ordinary user",
+                step="workspace",
+                errno=error.errno or 0,
+            ) from error
+
+    def binds(self) -> tuple[tuple[str, str, bool], ...]:
+        """(source, target, writable) of everything that the container shows of the host."""
+        here = self.directory
+        return (
+            (self._shown, WORKSPACE, True),
+            (self._shown, HOME, True),
+            (f"{here}/filter", FILTER, False),
+            (NATIVE_INIT, INIT, False),
+            *((source, target, False) for source, target in agent_files()),
+        )
+
+    def users(self) -> tuple[tuple[str, str, bool], ...]:
+        """As `binds`: a list of users in place of the image's."""
+        return (
+            (f"{self.directory}/passwd", "/etc/passwd", False),
+            (f"{self.directory}/group", "/etc/group", False),
+        )
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make one of its files anew. Raises OSError."""
+        fd = os.open(f"{self.directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(fd, content)
+            os.fchmod(fd, 0o644)
+        finally:
+            os.close(fd)
+
+    def _mount(self, workspace: str, uid: int) -> None:
+        owner = os.stat(workspace).st_uid
+        point = f"{self.directory}/work"
+        os.mkdir(point, 0o700)
+        tree = mounts.clone_tree(workspace)
+        try:
+            mounts.set_attributes(tree, mounts.ATTR_NOSUID | mounts.ATTR_NODEV)
+            if owner != uid:
+                # gVisor makes files as root, then gives them away.
+                same = (0,) if 0 not in (owner, uid) else ()
+                maps = namespaces.swapping_namespace(owner, uid, *same)
+                try:
+                    mounts.map_ids(tree, maps)
+                finally:
+                    os.close(maps)
+            mounts.attach(tree, point)
+        finally:
+            os.close(tree)
+        self._shown = point
+
+
+def clear(directory: str) -> None:
+    """Remove what a ground made, not the workspace. Does not raise; a directory of another name is not touched."""
+    if not os.path.basename(directory).startswith(PREFIX):
+        return
+    with contextlib.suppress(OSError):
+        mounts.detach(f"{directory}/work")
+    if not os.path.ismount(f"{directory}/work"):
+        with contextlib.suppress(OSError):
+            # Never into the workspace: the mount point must be empty.
+            os.rmdir(f"{directory}/work")
+        if not os.path.lexists(f"{directory}/work"):
+            shutil.rmtree(directory, ignore_errors=True)
