@@ -28,7 +28,7 @@ HEAVY := tests/adversarial/resource tests/adversarial/survivors tests/adversaria
 	tests/adversarial/egress/test_floods.py tests/adversarial/run/test_killed_at_random_moments.py \
 	tests/adversarial/run/test_killed_at_any_moment.py
 # Two test processes, each a file at a time, the longest files first (tests/arrangement.py), each with its own mounts.
-TWO_AT_A_TIME := -ra -n 2 --dist loadfile --no-loadscope-reorder -p no:cacheprovider
+TWO_AT_A_TIME := -ra --durations 25 --durations-min 4 -n 2 --dist loadfile --no-loadscope-reorder -p no:cacheprovider
 PIP_FLAGS := -qq --disable-pip-version-check --no-input --retries 5
 
 help: ## list the targets

@@ -15,7 +15,7 @@ import pytest
 from tests.running_server import RunningServer
 
 CONFIGURATION = Path(__file__).parents[2] / "schemathesis.toml"
-EXAMPLES = os.environ.get("AGENTBOX_TEST_SCHEMA_EXAMPLES", "200")
+EXAMPLES = os.environ.get("AGENTBOX_TEST_SCHEMA_EXAMPLES", "60")
 TOKEN = "k" * 40
 SECONDS = 900
 
