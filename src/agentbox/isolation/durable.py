@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,14 +23,17 @@ from agentbox.models import Confinement, Enforcement
 
 AGENT_DIRECTORY = "/.agentbox"
 AGENT = f"{AGENT_DIRECTORY}/agent"
-AGENT_PYTHON = f"{AGENT_DIRECTORY}/agent.py"
+AGENT_PYTHON = f"{AGENT_DIRECTORY}/agent_python"
 WORKSPACE = "/work"
 HOME = "/root"
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _NATIVE = _PACKAGE / "isolation" / "native" / "agentbox-agent"
-_FALLBACK = _PACKAGE / "guest" / "agent.py"
-_READ_BYTES = 1 << 16
+_FALLBACK = _PACKAGE / "guest" / "agent"
+_FALLBACK_CODE = f"import sys; sys.path.insert(0, {AGENT_DIRECTORY!r}); from agent_python.main import main; main()"
+_READ_BYTES = 1 << 18
+_PIPE_BYTES = 1 << 20
+_SET_PIPE_SIZE = 1031
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +133,9 @@ class Leftover(Protocol):
 
 
 def agent_files() -> tuple[tuple[str, str], ...]:
-    """(file of the host, path in the box) of the agents, to be shown read-only."""
+    """(file or directory of the host, path in the box) of the agents, to be shown read-only."""
     both = ((_NATIVE, AGENT), (_FALLBACK, AGENT_PYTHON))
-    return tuple((str(file), path) for file, path in both if file.is_file())
+    return tuple((str(file), path) for file, path in both if file.exists())
 
 
 def agent_commands(*, python_only: bool = False) -> tuple[tuple[str, ...], ...]:
@@ -139,7 +143,7 @@ def agent_commands(*, python_only: bool = False) -> tuple[tuple[str, ...], ...]:
     All of their arguments are these; a backend may add none."""
     native = ((AGENT,),) if _NATIVE.is_file() and not python_only else ()
     pythons = ("/usr/bin/python3", "/usr/local/bin/python3")
-    return (*native, *((python, "-I", "-S", "-B", AGENT_PYTHON) for python in pythons))
+    return (*native, *((python, "-I", "-S", "-B", "-c", _FALLBACK_CODE) for python in pythons))
 
 
 class PipeStream:
@@ -150,6 +154,9 @@ class PipeStream:
         self._write_fd = write_fd
         for fd in {read_fd, write_fd}:
             os.set_blocking(fd, False)
+            # A bigger pipe means fewer turns; not everybody may have one, and a socket has none.
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(fd, _SET_PIPE_SIZE, _PIPE_BYTES)
         self._loop = asyncio.get_running_loop()
         self._closed = False
         self._waiting: set[asyncio.Future[None]] = set()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import deque
 from collections.abc import AsyncIterator
 
 from agentbox.errors import SandboxError
@@ -24,7 +23,7 @@ class Operation:
         self._link = link
         self._path = path
         self._number = link.new_id(self)
-        self._pieces: deque[bytes] = deque()
+        self._pieces: list[bytes] = []
         self._changed = asyncio.Event()
         self._started = False
         self._status: int | None = None
@@ -91,10 +90,13 @@ class Operation:
         """What it gives; at most 1 MiB is on its way. Raises OSError, SandboxError."""
         try:
             while True:
-                while self._pieces:
-                    piece = self._pieces.popleft()
+                if self._pieces:
+                    # Together, since each turn of whoever takes them may cost more than the bytes.
+                    piece = b"".join(self._pieces)
+                    self._pieces.clear()
                     self._link.taken(self._number, len(piece))
                     yield piece
+                    continue
                 if self._closed:
                     break
                 await self._change()

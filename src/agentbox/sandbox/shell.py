@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
+import signal
 import time
 from collections.abc import Awaitable, Callable
 
@@ -20,6 +23,11 @@ from agentbox.sandbox.results import (
     seconds,
 )
 
+_KILLED = 128 + signal.SIGKILL
+_STUCK = (
+    "the command cannot be started: every process that the sandbox may have is in use by what earlier commands left "
+    "running. Use shell_kill to stop all of that."
+)
 Start = Callable[[str], Awaitable[Command]]
 
 
@@ -32,6 +40,9 @@ class Shell:
         self._starting = asyncio.Lock()
         self._current: Command | None = None
         self._read = 0
+        # Whether the last command could not start because every process of the box is in use.
+        self._stuck = False
+        self._earlier: list[Command] = []
 
     @property
     def current(self) -> Command | None:
@@ -47,8 +58,11 @@ class Shell:
             try:
                 current = await self._start(command)
             except (AgentboxError, OSError, ValueError) as error:
-                return rejected(_reason(error))
+                self._stuck = isinstance(error, OSError) and error.errno == errno.EAGAIN
+                return rejected(_STUCK if self._stuck else _reason(error))
             self._current, self._read = current, 0
+            self._stuck = False
+            self._earlier = [one for one in self._earlier if not one.over] + [current]
         return await self._answer(current, timeout)
 
     async def wait(self, timeout: float | None = None) -> ShellResult:
@@ -61,6 +75,8 @@ class Shell:
     async def kill(self, grace_seconds: float = DEFAULT_GRACE_SECONDS) -> ShellResult:
         """End the command that runs, with everything that it started: TERM, and KILL after the grace."""
         current = self._current
+        if current is None and self._stuck:
+            return await self._kill_earlier()
         if current is None:
             return rejected(NOTHING_RUNS)
         if not current.running:
@@ -82,9 +98,23 @@ class Shell:
             return ShellResult(text, None, KILLED, note, current.elapsed_seconds, current.idle_seconds, characters)
         return self._ended(current, note)
 
+    async def _kill_earlier(self) -> ShellResult:
+        """End what earlier commands left running, since nothing can be started beside it."""
+        begun = time.monotonic()
+        left = 0
+        for command in [one for one in self._earlier if not one.over]:
+            with contextlib.suppress(AgentboxError):
+                left += await command.kill(0)
+        self._stuck = left > 0
+        took = seconds(time.monotonic() - begun)
+        note = f"could not confirm exit after {took}" if left else f"SIGKILL after {took}"
+        return ShellResult("", None if left else _KILLED, KILLED, note)
+
     def forget(self) -> None:
         """The box is another one now."""
         self._current = None
+        self._stuck = False
+        self._earlier.clear()
 
     async def _answer(self, command: Command, timeout: float | None) -> ShellResult:
         if await command.wait(self._default if timeout is None else max(0.0, timeout)):

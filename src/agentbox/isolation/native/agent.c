@@ -12,6 +12,7 @@
 #define TERMINAL_SETTLE_MS 50
 #define KILL_LIMIT_MS 10000
 #define MAX_PENDING (1 << 20)
+#define OPERATION_PIPE (1 << 18)
 
 struct command {
 	uint32_t id;
@@ -167,6 +168,10 @@ static int open_stdio(struct command *command, const struct request *request, in
 			errno = why;
 			return -1;
 		}
+	if (request->flags & OWN)
+		for (int i = 0; i < count; i++)
+			// A bigger pipe means fewer turns; it may be refused.
+			fcntl(pipes[i][0], F_SETPIPE_SZ, OPERATION_PIPE);
 	stdio[0] = pipes[0][0], command->in = pipes[0][1];
 	stdio[1] = pipes[1][1], command->out = pipes[1][0];
 	if (count == 3)
@@ -655,7 +660,7 @@ static void serve(const sigset_t *listening)
 		polled[0] = (struct pollfd){.fd = 0, .events = POLLIN};
 		for (int i = 0; i < n_commands; i++) {
 			struct command *command = commands[i];
-			int open = command->uncredited < WINDOW;
+			int open = command->started && command->uncredited < WINDOW;
 			polled[count++] = (struct pollfd){.fd = command->control, .events = POLLIN};
 			polled[count++] = (struct pollfd){.fd = open ? command->out : -1, .events = POLLIN};
 			polled[count++] = (struct pollfd){.fd = open ? command->err : -1, .events = POLLIN};
@@ -683,21 +688,20 @@ static void serve(const sigset_t *listening)
 		for (int i = n_commands - 1; i >= 0; i--) {
 			struct command *command = commands[i];
 			struct pollfd *its = polled + 1 + 4 * i;
+			if (its[0].revents && command->control >= 0) {
+				hear_keeper(command, i);
+				if (i >= n_commands || commands[i] != command)
+					continue;
+				// The end often comes with the start.
+				if (command->control >= 0 && command->started && !command->end_known)
+					hear_keeper(command, i);
+			}
 			if (its[1].revents && command->out >= 0)
 				pass_output(command, &command->out, STDOUT, &command->out_left);
 			if (its[2].revents && command->err >= 0)
 				pass_output(command, &command->err, STDERR, &command->err_left);
 			if (its[3].revents && command->in >= 0)
 				pass_input(command);
-			if (its[0].revents && command->control >= 0) {
-				hear_keeper(command, i);
-				if (i >= n_commands || commands[i] != command)
-					continue;
-				// The end often comes with the start.
-				if (command->control >= 0 && command->started && !command->end_known) {
-					hear_keeper(command, i);
-				}
-			}
 			miss_keeper(command);
 			if (command->killing)
 				tick_kill(command);
