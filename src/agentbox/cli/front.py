@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentbox.policy.document import Policy
 
 DEFAULT_POLICY = "agentbox.policy"
-ISOLATIONS = ("auto", "jail", "guard")
+ISOLATIONS = ("auto", "jail", "gvisor", "guard")
 WITNESSES = ("off", "exec", "all")
 _LOOKED_AT_BYTES = 1 << 16
 
@@ -42,6 +42,11 @@ class Options:
     def walled(self) -> bool:
         """Whether the command runs in a box."""
         return self.isolation != "guard" and not self.observe
+
+    @property
+    def kind(self) -> str:
+        """What holds the command: `jail`, `gvisor`, or `guard` alone."""
+        return ("gvisor" if self.isolation == "gvisor" else "jail") if self.walled else "guard"
 
 
 _WITH_VALUE = {"-p": "policy", "--policy": "policy", "-t": "trace", "--trace": "trace"}
@@ -78,7 +83,8 @@ def read_words(words: Sequence[str]) -> Options | None:
 def run_at_once(options: Options) -> int:
     """Run the command in a process that does nothing else; its exit code."""
     open_closed_streams()
-    launcher = _forked_launcher() if options.walled else None
+    # gVisor's boxes are not begun before their plan is there.
+    launcher = _forked_launcher() if options.kind == "jail" else None
     try:
         return _run(options, launcher)
     finally:
@@ -121,8 +127,9 @@ def _run(options: Options, launcher: tuple[Forked, socket.socket] | None) -> int
         try:
             bundle.load("plan")
             policy = policy_of(options.policy)
-            if not options.walled or not any(rule.verb == "net" and not rule.deny for rule in policy.rules):
-                # The gateway's protocols want the standard library's loop.
+            opens = options.walled and any(rule.verb == "net" and not rule.deny for rule in policy.rules)
+            if options.kind != "gvisor" and not opens:
+                # The gateway's protocols and gVisor's boxes want the standard library's loop.
                 light.choose()
             from agentbox.engine.agent_run import AgentRequest, run_agent
             from agentbox.engine.policy_world import HostFiles
@@ -135,7 +142,7 @@ def _run(options: Options, launcher: tuple[Forked, socket.socket] | None) -> int
                 environment=with_plain_path(process_environment(), directory),
                 limits=limits,
                 trace=options.trace,
-                isolation="jail" if options.walled else "guard",
+                isolation=options.kind,
                 observe=options.observe,
                 witness=options.witness,
                 checkpoint=options.checkpoint,

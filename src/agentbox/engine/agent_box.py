@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from agentbox.isolation.backend import LiveBox
     from agentbox.isolation.facilities import Facilities
     from agentbox.isolation.network import Network
+    from agentbox.isolation.plan import LaunchPlan
     from agentbox.models import Confinement
     from agentbox.policy.document import AnyPolicy
 
@@ -52,6 +53,7 @@ class AgentBox:
         guard: str,
         *,
         walled: bool,
+        isolation: str = "jail",
         sources: Mapping[str, str] | None = None,
     ) -> None:
         self._sources = sources or {}
@@ -60,7 +62,13 @@ class AgentBox:
         self._view = view
         self._directory = directory
         self._guard = guard
+        self._isolation = isolation
         self.outside = None if walled else _outside()
+
+    @property
+    def judged(self) -> bool:
+        """Whether every program waits for the judge before it changes anything."""
+        return self.outside is None and self._isolation == "jail"
 
     def enforcement(self, facilities: Facilities, *, observe: bool) -> Enforcement:
         """Which layer holds what. The jail itself is tried when its box is built; nothing is claimed for a run that
@@ -70,7 +78,7 @@ class AgentBox:
         if self.outside is not None:
             held = Layer.INTERPRETER
             return Enforcement(filesystem=held, network=held, exec=held)
-        found = replace(JailBackend(facilities).claims(), exec=Layer.KERNEL)
+        found = replace(self._claims(facilities), exec=Layer.KERNEL)
         lent = [grant for grant in self._confinement.files if grant.present and grant.writable]
         if lent:
             # What is written there lies on the host's disk; the kernel holds the box's own directories only.
@@ -79,6 +87,13 @@ class AgentBox:
         if held_by_guard_alone(self._confinement):
             return replace(found, filesystem=Layer.INTERPRETER)
         return found
+
+    def _claims(self, facilities: Facilities) -> Enforcement:
+        if self._isolation == "gvisor":
+            from agentbox.isolation.backends.gvisor import GvisorBackend
+
+            return GvisorBackend(facilities).claims()
+        return JailBackend(facilities).claims()
 
     async def build(
         self,
@@ -101,29 +116,37 @@ class AgentBox:
             )
             self.outside.write_policy(policy_file(self._policy))
             return await build_in_cgroup(facilities, plan, self._confinement, lambda: None)
-        uid, gid = facilities.take_ids()
-        plan = agent_plan(
-            self._confinement,
-            facilities.host_view(),
-            AgentView(
-                directory=self._directory,
-                shown=(*((path, path) for path in self._view.shown), (self._guard, GUARD_DIR)),
-                files=((POLICY, policy_file(self._policy)),),
-                command=(self._view.real, self._view.arguments),
-                channel=CHANNEL,
-                home=self._home(),
-                witness_all=witness_all,
-                checkpoint=checkpoint,
-                sources=tuple(sorted(self._sources.items())),
-            ),
-            host_uid=uid,
-            host_gid=gid,
-            memory_held_by_cgroup=by_cgroup,
+        view = AgentView(
+            directory=self._directory,
+            shown=(*((path, path) for path in self._view.shown), (self._guard, GUARD_DIR)),
+            files=((POLICY, policy_file(self._policy)),),
+            command=(self._view.real, self._view.arguments),
+            channel=CHANNEL,
+            home=self._home(),
+            witness_all=witness_all,
+            checkpoint=checkpoint,
+            sources=tuple(sorted(self._sources.items())),
         )
+
+        def plan_for(uid: int, gid: int) -> LaunchPlan:
+            return agent_plan(
+                self._confinement,
+                facilities.host_view(),
+                view,
+                host_uid=uid,
+                host_gid=gid,
+                memory_held_by_cgroup=by_cgroup,
+            )
+
         try:
+            if self._isolation == "gvisor":
+                return await self._build_with_gvisor(
+                    facilities, lambda uid: plan_for(uid, uid), on_spawn, witness_all=witness_all, network=network
+                )
+            uid, gid = facilities.take_ids()
             return await build_in_cgroup(
                 facilities,
-                plan,
+                plan_for(uid, gid),
                 self._confinement,
                 lambda: facilities.ids.give_back(uid),
                 on_spawn=on_spawn,
@@ -131,6 +154,21 @@ class AgentBox:
             )
         except ConfinementError as error:
             raise _explained(error) from error
+
+    async def _build_with_gvisor(
+        self,
+        facilities: Facilities,
+        plan_for: Callable[[int], LaunchPlan],
+        on_spawn: Callable[[dict[str, Any]], None],
+        *,
+        witness_all: bool,
+        network: Network | None,
+    ) -> LiveBox:
+        from agentbox.isolation.backends.gvisor.building import build, must_load, seen
+
+        must_load(self._view.real)
+        box = await build(facilities, plan_for, self._confinement, network=network)
+        return await seen(box, on_spawn, everything=witness_all)
 
     def environment(
         self, given: Mapping[str, str], *, observe: bool, seed: str = "", mode: str = "record"

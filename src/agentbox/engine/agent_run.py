@@ -92,7 +92,9 @@ async def run_agent(request: AgentRequest, settings: Settings, files: Any, facil
     search_path = request.environment.get("PATH", os.defpath)
     view = look_at(request.argv, directory, search_path)
     confinement = compile_policy(request.policy, request.limits, files)
-    walled = request.isolation == "jail"
+    walled = request.isolation != "guard"
+    if request.isolation == "gvisor":
+        _must_hold_in_gvisor(confinement, facilities)
     rules = _egress_rules(request.policy) if walled else None
     if not walled and (why := why_unguarded(request.argv)):
         raise UnguardedError(f"failed to arm sandbox, refusing to run: {why}", hint="run it with --isolation jail")
@@ -116,7 +118,9 @@ async def run_agent(request: AgentRequest, settings: Settings, files: Any, facil
         if walled:
             lent.warnings += beyond_disk_limit(request.policy, lent.confinement)
         open_way_out = _plan_way_out(rules, lent, request, settings.dns_upstream) if walled else None
-        planned = AgentBox(lent.confinement, request.policy, view, directory, guard, walled=walled)
+        planned = AgentBox(
+            lent.confinement, request.policy, view, directory, guard, walled=walled, isolation=request.isolation
+        )
         building = Building(planned, facilities, witness_all=request.witness == "all", checkpoint=request.checkpoint)
         if open_way_out is None:
             # What records the run, and its trace, come to be meanwhile; the command starts after both.
@@ -129,6 +133,19 @@ async def run_agent(request: AgentRequest, settings: Settings, files: Any, facil
         run_files.forget()
         if building is not None:
             await building.give_up()
+
+
+def _must_hold_in_gvisor(confinement: Confinement, facilities: Facilities) -> None:
+    """Raise BackendUnavailableError where this host has no gVisor, PolicyError where it cannot hold a rule."""
+    from agentbox.errors import BackendUnavailableError, PolicyError
+    from agentbox.isolation.backends.gvisor import GvisorBackend
+
+    backend = GvisorBackend(facilities)
+    lacking = next((one for one in backend.requirements() if not one.met), None)
+    if lacking is not None:
+        raise BackendUnavailableError(f"gVisor needs {lacking.name}: {lacking.detail}", hint=lacking.fix)
+    if why := backend.refuses(confinement):
+        raise PolicyError(why, hint="run it with --isolation jail, or take the rule out")
 
 
 class Building:

@@ -201,7 +201,7 @@ class Session:
     async def _take_before_start(self, checkpointing: Checkpointing) -> None:
         """Take the checkpoint where no kernel holds a program that asks nobody. Raises CheckpointError; nothing ran
         then."""
-        if self._view.kind in ("python", "node"):
+        if self._planned.outside is not None and self._view.kind in ("python", "node"):
             return
         why = await checkpointing.take("start", " ".join(self._request.argv))
         if why:
@@ -250,7 +250,7 @@ class Session:
         if listener is not None:
             self._recorder.listen(listener, self._counting(), enforced=not self._request.observe)
         self._box = box
-        if self._checkpointing is not None and self._planned.outside is not None:
+        if self._checkpointing is not None and not self._planned.judged:
             await self._take_before_start(self._checkpointing)
         terminal = Terminal.of_this_process()
         watch = asyncio.create_task(box.watch_memory())

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from agentbox.errors import ConfinementError
-from agentbox.isolation.backend import build_in_cgroup
 from agentbox.isolation.backends.gvisor import planning
-from agentbox.isolation.backends.gvisor.ids import BoxIds
+from agentbox.isolation.backends.gvisor.building import build, must_load, refusal, seen
 from agentbox.isolation.backends.gvisor.live import GvisorLiveBox
 from agentbox.isolation.backends.gvisor.stock import Stock
 from agentbox.isolation.plan import jail_plan, watched_plan
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from agentbox.isolation.backend import LiveBox, Program, Watch
     from agentbox.isolation.facilities import Facilities
     from agentbox.isolation.network import Network
+    from agentbox.isolation.plan import LaunchPlan
     from agentbox.isolation.requirement import Requirement
     from agentbox.models import Limits
 
@@ -68,18 +68,7 @@ class GvisorBackend:
 
     def refuses(self, confinement: Confinement) -> str:
         """See Backend."""
-        granted = next((rule for rules in confinement.programs for rule in rules if not rule.deny), None)
-        if granted is None:
-            return ""
-        return (
-            f"`{granted.rule}` cannot be held by backend gvisor: its kernel can keep a program from starting others, "
-            "and cannot tell which"
-        )
-
-    async def close(self) -> None:
-        """See Backend."""
-        if self._stock is not None:
-            await self._stock.close()
+        return refusal(confinement)
 
     async def launch(
         self,
@@ -91,25 +80,14 @@ class GvisorBackend:
     ) -> LiveBox:
         """See Backend."""
         del directory
-        if watch is not None and confinement.policy_sha256 is not None and not planning.is_dynamic(watch.command[0]):
-            raise ConfinementError(
-                f"{watch.command[0]} is linked statically: gVisor cannot keep it from starting programs",
-                hint="use another interpreter, or backend jail",
-                step="exec rules",
-                errno=0,
-            )
+        if watch is not None and confinement.policy_sha256 is not None:
+            must_load(watch.command[0])
         box = None
         if program is not None and network is None:
             box = await self._from_stock(confinement, watch)
         if box is None:
             box = await self._build(confinement, watch, network)
-        try:
-            if watch is not None:
-                await box.be_seen(watch.on_spawn, everything=False)
-        except BaseException:
-            await box.destroy()
-            raise
-        return box
+        return box if watch is None else await seen(box, watch.on_spawn, everything=False)
 
     async def _from_stock(self, confinement: Confinement, watch: Watch | None) -> GvisorLiveBox | None:
         """A box that waited, if one fits."""
@@ -136,32 +114,10 @@ class GvisorBackend:
         return await self._build(Confinement(limits, kind.read_only), None, None)
 
     async def _build(self, confinement: Confinement, watch: Watch | None, network: Network | None) -> GvisorLiveBox:
-        facilities = self._facilities
-        ids = BoxIds(facilities)
-        try:
-            plan = jail_plan(
-                confinement,
-                facilities.host_view(),
-                host_uid=ids.user,
-                host_gid=ids.user,
-                memory_held_by_cgroup=True,
-            )
-            if watch is not None:
-                plan = watched_plan(plan, confinement, watch.command, watch.guard)
-            plan = planning.gvisor_plan(plan, confinement.limits, ids.all, joins_network=network is not None)
-            box = await build_in_cgroup(
-                facilities,
-                plan,
-                confinement,
-                ids.give_back,
-                network=network,
-                limits=planning.group_limits(confinement.limits),
-                kind=GvisorLiveBox,
-            )
-        except BaseException:
-            ids.give_back()
-            raise
-        assert isinstance(box, GvisorLiveBox)
-        if confinement.policy_sha256 is not None:
-            box.hold_programs()
-        return box
+        view = self._facilities.host_view()
+
+        def plan_for(uid: int) -> LaunchPlan:
+            plan = jail_plan(confinement, view, host_uid=uid, host_gid=uid, memory_held_by_cgroup=True)
+            return plan if watch is None else watched_plan(plan, confinement, watch.command, watch.guard)
+
+        return await build(self._facilities, plan_for, confinement, network=network)

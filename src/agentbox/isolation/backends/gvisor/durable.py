@@ -14,9 +14,8 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from agentbox.errors import IsolationError
-from agentbox.isolation.backend import build_in_cgroup
 from agentbox.isolation.backends.gvisor import planning
-from agentbox.isolation.backends.gvisor.ids import BoxIds
+from agentbox.isolation.backends.gvisor.building import build
 from agentbox.isolation.backends.gvisor.live import GvisorLiveBox
 from agentbox.isolation.backends.gvisor.stock import Stock
 from agentbox.isolation.boxes import Launcher
@@ -32,7 +31,7 @@ from agentbox.isolation.durable import (
 )
 from agentbox.isolation.durable_jail import JailBox
 from agentbox.isolation.facilities import Facilities
-from agentbox.isolation.plan import durable_plan, jail_plan
+from agentbox.isolation.plan import LaunchPlan, durable_plan, jail_plan
 from agentbox.isolation.requirement import Requirement
 from agentbox.linux.cgroup_owners import owner_name
 from agentbox.models import Confinement, Enforcement, Layer, Limits
@@ -146,39 +145,20 @@ class GvisorDurable:
         return GvisorBox(request, live, self.enforcement(request), stream)
 
     async def _build(self, request: DurableRequest) -> GvisorLiveBox:
-        facilities = self._facilities
         confinement = replace(request.confinement, limits=own_limits(request.confinement.limits))
-        ids = BoxIds(facilities)
-        try:
-            base = jail_plan(
-                confinement,
-                facilities.host_view(),
-                host_uid=ids.user,
-                host_gid=ids.user,
-                memory_held_by_cgroup=True,
-            )
-            plan = durable_plan(base, workspace=request.workspace, home=HOME, user=request.user, files=agent_files())
-            plan = planning.gvisor_plan(
-                plan,
-                confinement.limits,
-                ids.all,
-                joins_network=request.network is not None,
-                capabilities=ROOT_CAPABILITIES if request.user == "root" else 0,
-            )
-            live = await build_in_cgroup(
-                facilities,
-                plan,
-                confinement,
-                ids.give_back,
-                network=request.network,
-                limits=planning.group_limits(confinement.limits),
-                kind=GvisorLiveBox,
-            )
-        except BaseException:
-            ids.give_back()
-            raise
-        assert isinstance(live, GvisorLiveBox)
-        return live
+        view = self._facilities.host_view()
+
+        def plan_for(uid: int) -> LaunchPlan:
+            base = jail_plan(confinement, view, host_uid=uid, host_gid=uid, memory_held_by_cgroup=True)
+            return durable_plan(base, workspace=request.workspace, home=HOME, user=request.user, files=agent_files())
+
+        return await build(
+            self._facilities,
+            plan_for,
+            confinement,
+            network=request.network,
+            capabilities=ROOT_CAPABILITIES if request.user == "root" else 0,
+        )
 
     async def _from_stock(self, request: DurableRequest) -> Prepared | None:
         """A box that waited around a workspace of its own, which is moved to where the request wants one: an empty

@@ -48,8 +48,14 @@ class GvisorLiveBox(LiveBox):
         with. Raises ConfinementError."""
         if self._cgroup is not None:
             self._cgroup.set_limits(group_limits(confinement.limits))
+        self.count_anew()
         self._confinement = confinement
         self.start_kind = "made"
+
+    def count_anew(self) -> None:
+        """Count what is used from now on: what gVisor took to boot is not its program's."""
+        if self._cgroup is not None:
+            self._cgroup.begin_anew()
 
     def hold_programs(self) -> None:
         """Let no program that is started from now on start another."""
@@ -132,10 +138,17 @@ class GvisorLiveBox(LiveBox):
             shared = self._cgroup.shared_bytes()
             if shared is None or self.workspace_fd < 0:
                 continue
-            files = os.fstatvfs(self.workspace_fd)
-            if shared - (files.f_blocks - files.f_bfree) * files.f_frsize > limit:
+            if shared - self._file_bytes() > limit:
                 self._oom = True
                 self._box.kill()
+
+    def _file_bytes(self) -> int:
+        """What the box's files in memory take; where its workspace is none of them, as much as they may."""
+        may = self.gvisor.plan.disk_bytes
+        found = os.fstatvfs(self.workspace_fd)
+        if found.f_blocks * found.f_frsize > may:
+            return may
+        return (found.f_blocks - found.f_bfree) * found.f_frsize
 
     async def judged(self) -> None:
         """See LiveBox."""

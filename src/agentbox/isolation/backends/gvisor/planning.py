@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PLATFORM = "ptrace"
 _MIB = 1 << 20
 _OPEN_FILES = 4096
+_SCRIPTS_DEEP = 5
 # PT_INTERP
 _INTERPRETED = 3
 _PLACES = ("/usr/bin/runsc", "/usr/local/bin/runsc", "/usr/local/sbin/runsc")
@@ -88,6 +89,7 @@ def gvisor_plan(
         # No judge of ours sees what runs there, and gVisor has filters of its own.
         judge=False,
         witness_all=False,
+        checkpoint=False,
         exec_rules=None,
         landlock_read=(),
         rlimits=(),
@@ -104,10 +106,14 @@ def gvisor_plan(
 
 
 def is_dynamic(path: str) -> bool:
-    """Whether the program at `path` is started by the dynamic loader, which loads what it is told to before anything of
-    the program. Raises OSError."""
-    with open(path, "rb") as file:
-        head = file.read(1 << 16)
+    """Whether the program at `path`, or the interpreter of the script there, is started by the dynamic loader, which
+    loads what it is told to before anything of the program. Raises OSError."""
+    for _ in range(_SCRIPTS_DEEP):
+        with open(path, "rb") as file:
+            head = file.read(1 << 16)
+        if head[:2] != b"#!":
+            break
+        path = os.fsdecode((head[2:].split(b"\n", 1)[0].split() or [b"/bin/sh"])[0])
     if head[:4] != b"\x7fELF" or head[4:6] != b"\2\1":
         return False
     (table,) = struct.unpack_from("<Q", head, 32)
