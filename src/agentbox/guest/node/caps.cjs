@@ -5,6 +5,7 @@
 
 const fs = require('node:fs');
 
+const { installHandles } = require('./ordering.cjs');
 const { covers } = require('./policy.cjs');
 const { identityOf, named, plainPath, resolve, textOf } = require('./resolve.cjs');
 
@@ -230,6 +231,13 @@ class Caps {
   // The class of file handles shows itself with the first of them.
   watch(prototype) {
     this.handles = prototype.constructor;
+    this.watchDoors(prototype);
+    // Above the guards: what they ask is asked at once, as ever.
+    const { tape } = this.effects;
+    if (tape) installHandles(tape.turns, prototype);
+  }
+
+  watchDoors(prototype) {
     const { askDescriptor, dressed } = this;
     const before = (name, ask) => {
       const real = prototype[name];

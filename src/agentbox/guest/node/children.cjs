@@ -11,6 +11,7 @@ const { isatty } = require('node:tty');
 const { packed, unpacked } = require('./values.cjs');
 
 const { writeSync } = fs;
+const { setImmediate: soon } = globalThis;
 const MAX_EVENTS = 20_000;
 const pause = new Int32Array(new SharedArrayBuffer(4));
 
@@ -93,6 +94,8 @@ function record(effects, child, spawn, through) {
   const events = [];
   const parts = { 1: [], 2: [] };
   const held = {};
+  const { turns } = effects.tape;
+  const number = turns.begin();
   const said = new Said();
   let last = said.mark;
   let error;
@@ -102,6 +105,7 @@ function record(effects, child, spawn, through) {
     if (mark.some((count, at) => count !== last[at])) events.push(['after', ...mark]);
     last = mark;
     events.push(event);
+    turns.passes(number, false);
     isWhole &&= events.length <= MAX_EVENTS;
   };
   said.listen(child);
@@ -127,8 +131,11 @@ function record(effects, child, spawn, through) {
   let done = false;
   const finish = (closes) => {
     const { pid, exitCode, signalCode } = child;
-    if (!isWhole || done) return;
+    if (done) return;
     done = true;
+    if (closes) turns.passes(number, true);
+    else turns.forget();
+    if (!isWhole) return;
     const args = { spawn, code: signalCode ? -signalNumber(signalCode) : exitCode ?? 0, pid: pid ?? 0, events };
     for (const [at, name] of [[1, 'stdout'], [2, 'stderr']]) {
       if (child.stdio[at] || typeof through[at] === 'number') args[name] = packed(effects.channel, Buffer.concat(parts[at]));
@@ -141,7 +148,7 @@ function record(effects, child, spawn, through) {
   const streams = [1, 2].map((at) => child.stdio[at] ?? held[at]).filter((stream) => stream?.push);
   const over = () => {
     if (!child.send || (child.exitCode === null && child.signalCode === null) || streams.some((one) => !one.closed)) return;
-    setImmediate(setImmediate, finish, false);
+    soon(soon, finish, false);
   };
   for (const stream of streams) stream.once('close', over);
   const { emit: emits } = child;
@@ -186,6 +193,8 @@ function play(effects, child, options, recorded) {
   if (all.includes('ipc')) connect(child);
   said.listen(child);
   let waits = false;
+  const { turns } = effects.tape;
+  const number = turns.begin();
 
   const step = () => {
     waits = false;
@@ -195,15 +204,19 @@ function play(effects, child, options, recorded) {
       if (kind === 'after' && !said.reaches(given)) return;
       events.shift();
       if (kind === 'after') continue;
-      say(kind, given);
-      return void later();
+      turns.end(number, () => {
+        say(kind, given);
+        later();
+      }, false);
+      return;
     }
-    close();
+    if (closes) close(() => turns.end(number, () => child.emit('close', child.exitCode, child.signalCode)));
+    else close(() => turns.forget());
   };
   const later = () => {
     if (waits) return;
     waits = true;
-    setImmediate(step);
+    soon(step);
   };
   said.hear = () => { if (events[0]?.[0] === 'after') later(); };
 
@@ -226,10 +239,10 @@ function play(effects, child, options, recorded) {
     }
   }
 
-  function close() {
+  function close(closed) {
     const open = child.stdio.slice(1).filter((stream) => stream);
     let left = open.length;
-    const done = () => { if (--left <= 0 && closes) child.emit('close', child.exitCode, child.signalCode); };
+    const done = () => { if (--left <= 0) closed(); };
     if (!left) done();
     child.stdin?.destroy();
     for (const stream of open) {

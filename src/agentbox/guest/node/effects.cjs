@@ -101,11 +101,21 @@ class Effects {
     return granted(this.asked('count', op, args));
   }
 
-  // The result of something that ends later, in its turn; `ended` is told of it before the program.
+  // The result of something that ends later, in its turn; `act` throws nothing. `ended` is told before the program.
   async turned(act, ended) {
+    const turns = this.tape?.turns;
+    const number = turns?.begin();
     const result = await act();
-    ended(result);
-    return result;
+    if (!turns) {
+      ended(result);
+      return result;
+    }
+    return new Promise((resolve) => {
+      turns.end(number, () => {
+        ended(result);
+        resolve(result);
+      });
+    });
   }
 
   asked(kind, op, args, where) {

@@ -3,6 +3,7 @@
 'use strict';
 
 const clocks = require('./clocks.cjs');
+const ordering = require('./ordering.cjs');
 const random = require('./random.cjs');
 
 // Gives what `installAbove` takes.
@@ -26,8 +27,9 @@ function install(tape, seed, lane) {
 }
 
 // What stands on functions that have their guards.
-function installAbove(stream) {
+function installAbove(tape, stream) {
   random.installNames(stream);
+  ordering.install(tape.turns);
 }
 
 module.exports = { install, installAbove };

@@ -93,7 +93,7 @@
     const stream = frozen?.install(tape, seed, lane);
     require('./threads.cjs').install(lane, seed, kept, __filename);
     for (const door of doors) door.install(effects, kept);
-    frozen?.installAbove(stream);
+    frozen?.installAbove(tape, stream);
     Module.syncBuiltinESMExports();
     for (const name of Object.keys(require.cache)) if (name.startsWith(`${__dirname}/`)) delete require.cache[name];
     if (module.children) module.children.length = 0;

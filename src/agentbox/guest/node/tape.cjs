@@ -3,6 +3,8 @@
 // while it is replayed.
 'use strict';
 
+const { Turns } = require('./turns.cjs');
+
 const MAX_KEPT = 64;
 const DIRECTORY = `${__dirname}/`;
 
@@ -42,8 +44,9 @@ class Tape {
     this.served = [];
     this.next = 0;
     this.ending = false;
+    this.turns = new Turns(this);
     if (replay) channel.at = (lane) => this.at(lane);
-    else channel.ahead = () => this.flush();
+    channel.ahead = () => (replay ? this.moved() : this.flush());
   }
 
   // The value of a call by its name: what `real` gives, or what it gave when the run was recorded.
@@ -59,6 +62,7 @@ class Tape {
     const waiting = this.served[this.next];
     if (waiting?.[0] === name) {
       this.next++;
+      this.moved();
       return waiting[1];
     }
     const { calls } = this.ask('serve', 'clock.values', { call: name });
@@ -66,6 +70,16 @@ class Tape {
     this.next = 1;
     if (this.served[0]?.[0] !== name) throw new ReplayDivergence(`agentbox: the host served another call than ${name}`);
     return this.served[0][1];
+  }
+
+  // What will be called next, as far as it is a call at all; undefined when something else comes first.
+  peek() {
+    if (this.next >= this.served.length) {
+      const { calls } = this.ask('serve', 'clock.next', {});
+      this.served = Array.isArray(calls) ? calls : [];
+      this.next = 0;
+    }
+    return this.served[this.next];
   }
 
   // The result of a question in a replay. Throws ReplayDivergence.
@@ -79,6 +93,9 @@ class Tape {
     if (answer.ok !== true) throw new ReplayDivergence(`agentbox: ${answer.error || `${op} is refused by the host`}`);
     return answer.result ?? {};
   }
+
+  // The program went on in what was recorded.
+  moved() { this.turns.moved(); }
 
   // Send what is kept.
   flush() {

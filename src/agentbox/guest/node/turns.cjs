@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT
+// The order in which things that were begun come to their end: files that are read, timers, programs, requests. Which of
+// several is first is chance; a recorded run keeps it, and a replay gives it again. Where only one thing is on its way
+// there is no order, and nothing is kept.
+'use strict';
+
+const { AsyncResource } = require('node:async_hooks');
+
+// The runtime's own, for what the program shall not see.
+const { clearTimeout: clear, setImmediate: soon, setTimeout: after } = globalThis;
+const TURN = 'async.turn';
+// A replay that waits for the end of something longer than this goes on with what it has. What is not as it was shows then.
+const MAX_WAIT_MS = 1000;
+
+class Turns {
+  constructor(tape) {
+    this.tape = tape;
+    this.begun = 0;
+    this.open = 0;
+    this.held = [];
+    this.looks = false;
+    this.patience = null;
+  }
+
+  // Something begins; its number.
+  begin() {
+    this.open++;
+    return ++this.begun;
+  }
+
+  // It does not happen after all, or never ends any more.
+  forget() { this.open--; }
+
+  // A part of it ends: the program's function is called in its turn. `last` says that it was all.
+  end(number, go, last = true) {
+    if (this.open === 1 && !this.held.length) {
+      if (last) this.open--;
+      go();
+      return;
+    }
+    if (!this.tape.replay) {
+      if (last) this.open--;
+      this.tape.call(TURN, () => number);
+      go();
+      return;
+    }
+    const { held } = this;
+    const context = new AsyncResource('AGENTBOX');
+    held.push({ number, last, go: () => context.runInAsyncScope(go) });
+    this.look();
+  }
+
+  // As `end` while a run is recorded, for what calls the program by itself.
+  passes(number, last) {
+    const isAlone = this.open === 1;
+    if (last) this.open--;
+    if (!isAlone) this.tape.call(TURN, () => number);
+  }
+
+  // `end` for one that is awaited.
+  ended(number, last = true) {
+    return new Promise((resolve) => { this.end(number, resolve, last); });
+  }
+
+  // What was held is not wanted any more.
+  drop(number) { this.held = this.held.filter((one) => one.number !== number); }
+
+  // Look for whose turn it is, when the program has done all that it does now.
+  look() {
+    if (this.looks) return;
+    this.looks = true;
+    soon(() => {
+      this.looks = false;
+      if (this.held.length) this.deliver(this.next());
+    });
+  }
+
+  next() {
+    const [name, number] = this.tape.peek() ?? [];
+    if (name === TURN) {
+      const at = this.held.findIndex((one) => one.number === number);
+      if (at < 0) return -1;
+      this.tape.call(TURN);
+      return at;
+    }
+    return this.open === 1 ? 0 : -1;
+  }
+
+  deliver(at) {
+    if (at < 0) {
+      this.patience ??= after(() => {
+        this.patience = null;
+        if (this.held.length) this.deliver(0);
+      }, MAX_WAIT_MS);
+      return;
+    }
+    clear(this.patience ?? undefined);
+    this.patience = null;
+    const [one] = this.held.splice(at, 1);
+    if (one.last) this.open--;
+    if (this.held.length) this.look();
+    one.go();
+  }
+
+  // The program did something that was recorded: perhaps it is the turn of what is held.
+  moved() { if (this.held.length) this.look(); }
+}
+
+module.exports = { Turns };
