@@ -22,6 +22,7 @@ FLAGS = ["-O2", "-Wall", "-Wextra", "-fstack-protector-strong", "-D_FORTIFY_SOUR
 PROGRAMS = {
     "agentbox-maker": ("maker.c", [["-static"], ["-fPIE", "-pie"]]),
     "agentbox-inside": ("inside.c", [["-static"], ["-fPIE", "-pie"]]),
+    "gvisor-stat.so": ("gvisor_stat.c", [["-shared", "-fPIC", "-nostdlib", "-fno-stack-protector"]]),
     "agentbox-box-init": ("box_init.c", [["-static"], []]),
     "agentbox-agent": ("agent.c", [["-static"], []]),
     "alone.so": ("alone.c", [["-shared", "-fPIC", "-nostdlib", "-fno-stack-protector"]]),

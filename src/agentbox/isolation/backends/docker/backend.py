@@ -110,7 +110,7 @@ class DockerBackend:
         uid, gid = facilities.ids.take()
         cgroup, box = None, None
         try:
-            ground = await asyncio.to_thread(Ground, directory, confinement.limits, uid, gid)
+            ground = await asyncio.to_thread(Ground, directory, confinement.limits, uid, gid, gvisor=self.own_kernel)
             cgroup = await self._group(confinement.limits)
             box = DockerBox(
                 self._daemon.engine,

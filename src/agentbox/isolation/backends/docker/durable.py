@@ -80,7 +80,7 @@ class DockerDurable:
         ground = None
         name = f"agentbox-{request.name}-{secrets.token_hex(4)}"
         try:
-            ground = await asyncio.to_thread(DurableGround, request.workspace, uid)
+            ground = await asyncio.to_thread(DurableGround, request.workspace, uid, gvisor=daemon.runs_gvisor)
             container = self._container(request, image, ground, (uid, gid))
             await daemon.engine.call("POST", "/containers/create", {"name": name}, request_of(container))
             if uid:

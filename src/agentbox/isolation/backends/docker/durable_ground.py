@@ -10,7 +10,7 @@ import shutil
 import tempfile
 
 from agentbox.errors import ConfinementError
-from agentbox.isolation.backends.docker.ground import FILTER, INIT, NATIVE_INIT
+from agentbox.isolation.backends.docker.ground import FILTER, INIT, NATIVE_INIT, PRELOADED, preload
 from agentbox.isolation.durable import HOME, WORKSPACE, agent_files
 from agentbox.linux import mounts, namespaces, seccomp
 
@@ -21,12 +21,14 @@ class DurableGround:
     """Made for a user of the container, who can write the workspace; as root by a mount on which its owner
     and that user change places, so that what the user makes is the owner's on the disk."""
 
-    def __init__(self, workspace: str, uid: int) -> None:
+    def __init__(self, workspace: str, uid: int, *, gvisor: bool) -> None:
         base = "/run" if os.geteuid() == 0 and os.path.isdir("/run") else None
         self.directory = tempfile.mkdtemp(prefix=PREFIX, dir=base)
         self._shown = workspace
+        self._gvisor = gvisor
         try:
             self.write("filter", seccomp.build())
+            self.write("preload", f"{PRELOADED}\n".encode())
             self.write("passwd", b"")
             self.write("group", b"")
             if os.geteuid() == 0:
@@ -49,6 +51,7 @@ class DurableGround:
             (self._shown, HOME, True),
             (f"{here}/filter", FILTER, False),
             (NATIVE_INIT, INIT, False),
+            *(preload(here) if self._gvisor else ()),
             *((source, target, False) for source, target in agent_files()),
         )
 

@@ -19,10 +19,22 @@ INSIDE = "/.agentbox"
 INIT = f"{INSIDE}/init"
 FILTER = f"{INSIDE}/filter"
 STATUS = f"{INSIDE}/status"
-NATIVE_INIT = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "native", "agentbox-box-init")
+PRELOADED = f"{INSIDE}/stat.so"
+_NATIVE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "native")
+NATIVE_INIT = os.path.join(_NATIVE, "agentbox-box-init")
+# Without it `ls` and `stat` of newer coreutils fail on every path in gVisor.
+NATIVE_STAT = os.path.join(_NATIVE, "gvisor-stat.so")
 _REPORT_BYTES = 256
 # The filter and the report, beside what disk_of leaves for a root.
 _PLACES = (("work", 0o755), ("tmp", 0o1777), ("shm", 0o1777))
+
+
+def preload(directory: str) -> tuple[tuple[str, str, bool], ...]:
+    """(source, target, writable) of what programs in a gVisor box load; `directory` has a file `preload` that says
+    so."""
+    if not os.path.isfile(NATIVE_STAT):
+        return ()
+    return ((NATIVE_STAT, PRELOADED, False), (f"{directory}/preload", "/etc/ld.so.preload", False))
 
 
 def can_bound() -> bool:
@@ -34,9 +46,10 @@ class Ground:
     """Made in an empty directory of the host. As root it is a tmpfs of `disk_mb` there, without setuid and devices;
     for others a plain directory, which nothing bounds."""
 
-    def __init__(self, directory: str, limits: Limits, uid: int, gid: int) -> None:
+    def __init__(self, directory: str, limits: Limits, uid: int, gid: int, *, gvisor: bool) -> None:
         self._directory = directory
         self._mounted = False
+        self._gvisor = gvisor
         try:
             if can_bound():
                 size, inodes = disk_of(limits)
@@ -46,6 +59,7 @@ class Ground:
             for name, mode in _PLACES:
                 self._make(name, mode, uid, gid)
             self._write("filter", seccomp.build(), 0o444)
+            self._write("preload", f"{PRELOADED}\n".encode(), 0o444)
             self._write("status", b"", 0o600, uid, gid)
         except OSError as error:
             self.clear()
@@ -66,6 +80,7 @@ class Ground:
             (f"{here}/filter", FILTER, False),
             (f"{here}/status", STATUS, True),
             (NATIVE_INIT, INIT, False),
+            *(preload(here) if self._gvisor else ()),
         )
 
     def open_workspace(self) -> int:
