@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 EVENT = "agentbox"
-PATCHED = ("readline", "_socket", "_posixsubprocess")
+PATCHED = ("readline", "_socket", "_posixsubprocess", "_dbm", "_gdbm")
 # What an agent can import in every interpreter: its functions always from here, the package where it has none.
 _PACKAGE, _CLIENT = "agentbox", "agentbox.client"
 _audit = sys.audit
@@ -96,6 +96,8 @@ def patch(module: Any, name: str) -> None:
     elif name == "_socket":
         for function in ("getaddrinfo", "gethostbyname", "gethostbyname_ex"):
             setattr(module, function, _asking(function))
+    elif name in ("_dbm", "_gdbm"):
+        module.open = _asking(f"{name}.open")
     else:
         for function in ("read_history_file", "read_init_file", "write_history_file", "append_history_file"):
             if hasattr(module, function):

@@ -26,7 +26,7 @@ _INSIDE = (
     *("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._current_frames", "sys._current_exceptions"),
     *("sqlite3.enable_load_extension", "sqlite3.load_extension", "sys.remote_exec"),
 )
-_PATCHED = ("readline", "_socket", "_posixsubprocess")
+_PATCHED = ("readline", "_socket", "_posixsubprocess", "_dbm", "_gdbm")
 _TIOCSTI = 0x5412
 
 

@@ -31,6 +31,10 @@ WRITING = {
 }
 
 
+# Modules that open databases, and how the names of their files end.
+DATABASES = {"_gdbm": ("",), "_dbm": (".db",)}
+
+
 @sealed
 class Services:
     """The answers of one process to the event of `doors`."""
@@ -59,10 +63,12 @@ class Services:
         }
         for name in ("read_history_file", "read_init_file", "write_history_file", "append_history_file"):
             self._services[name] = self.history_file(name)
+        for name in DATABASES:
+            self._services[f"{name}.open"] = self.database(name)
         if caps.active:
             for name in WRITING:
                 self._services[name] = self.writes(name)
-        for name in ("_socket", "_posixsubprocess", "readline"):
+        for name in ("_socket", "_posixsubprocess", "readline", *DATABASES):
             if name in sys.modules:
                 self.keep(sys.modules[name], name)
 
@@ -93,6 +99,8 @@ class Services:
         elif name == "_socket":
             for function in ("getaddrinfo", "gethostbyname", "gethostbyname_ex"):
                 self._real.setdefault(function, members[function])
+        elif name in DATABASES:
+            self._real.setdefault(f"{name}.open", members["open"])
         elif name == "readline":
             for function in ("read_history_file", "read_init_file", "write_history_file", "append_history_file"):
                 if function in members:
@@ -190,6 +198,20 @@ class Services:
                     raise refused
                 arguments = (*arguments[:at], text)
             return self._call(name, arguments)
+
+        return service
+
+    def database(self, name: str) -> Any:
+        """What `dbm` opens databases with: files below Python, of which no event tells."""
+
+        def service(path: Any, *arguments: Any) -> Any:
+            text = self._files.text(path)
+            reads = not arguments or str(arguments[0])[:1] == "r"
+            for ending in DATABASES[name]:
+                refused = None if text is None else self._files.on_open(text + ending, "r" if reads else "a", 0)
+                if refused is not None:
+                    raise refused
+            return self._call(f"{name}.open", (path if text is None else text, *arguments))
 
         return service
 
