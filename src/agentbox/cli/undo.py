@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from agentbox.workspace.checkpoint_store import CheckpointStore, Taken
     from agentbox.workspace.checkpoint_undo import Undoing
 
+# The part of a run's name that says when: YYYYMMDD-HHMMSS.
+_SECONDS = 15
 _WORDS = {"A": "made", "M": "restored", "D": "removed"}
 
 
@@ -59,27 +61,37 @@ def chosen(store: CheckpointStore, named: str | None) -> Taken:
 
     if named is not None:
         return store.find(named)
-    newest = next(iter(store.all()), None)
-    last = _last_run(store.directory)
-    if newest is None:
+    found = store.all()
+    if not found:
         raise NotFoundError(
             f"no run in {store.directory} took a checkpoint",
             hint="`agentbox run --checkpoint` takes one before the first change",
         )
-    if last > newest.id:
+    last = _last_run(store.directory)
+    # A run whose trace was to lie elsewhere has none here.
+    if last > found[0].id[:_SECONDS] and last != found[0].id and last not in [taken.id for taken in found]:
         raise NotFoundError(
             f"the last run, {last}, took no checkpoint: it changed nothing, or was started without --checkpoint",
-            hint=f"name an earlier one to mean that: {newest.id}",
+            hint=f"name an earlier one to mean that: {found[0].id}",
         )
-    return newest
+    return found[0]
 
 
 def _last_run(directory: str) -> str:
     """The name of the last run that has a directory here, '' for none."""
+    runs = f"{directory}/.agentbox/runs"
     try:
-        return max(os.listdir(f"{directory}/.agentbox/runs"), default="")
+        return max(os.listdir(runs), key=lambda name: (name[:_SECONDS], _written(f"{runs}/{name}")), default="")
     except OSError:
         return ""
+
+
+def _written(run: str) -> int:
+    """When the trace of a run was written last; names tell runs of one second not apart."""
+    try:
+        return os.stat(f"{run}/trace.jsonl").st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _list(store: CheckpointStore, *, as_json: bool) -> None:

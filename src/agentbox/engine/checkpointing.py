@@ -79,6 +79,7 @@ class Checkpointing:
         self._scope: Scope | None = None
         self._before: dict[str, Entry] | None = None
         self._taking: asyncio.Task[str] | None = None
+        self._held = -1
         self.taken: Checkpointed | None = None
 
     async def before(self, request: frames.Request) -> str:
@@ -135,6 +136,7 @@ class Checkpointing:
         store = CheckpointStore(self._directory)
         before = store.take(self._name, self._run_id, scope, self._made, snapshot)
         self._scope, self._before = scope, before
+        self._held = store.hold(self._name)
         sha256 = str(store.get(self._name).details["sha256"])
         return Checkpointed(snapshot or self._name, _SNAPBACK_UNDO if snapshot else UNDO, sha256)
 
@@ -180,6 +182,8 @@ class Checkpointing:
         except (AgentboxError, OSError) as error:
             message = error.message if isinstance(error, AgentboxError) else str(error)
             return [f"what the run changed could not be noted: {message}; `agentbox undo --force` undoes it"]
+        finally:
+            os.close(self._held)
         return []
 
     def _note(self) -> None:

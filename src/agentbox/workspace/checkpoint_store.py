@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentbox.errors import CheckpointError, NotFoundError, WorkspaceError
+from agentbox.errors import AgentboxError, CheckpointError, NotFoundError, WorkspaceError
 from agentbox.workspace.checkpoint_content import ContentWriter, is_full
 from agentbox.workspace.checkpoint_entries import Change, Entry, differences, is_unchanged
 from agentbox.workspace.checkpoint_scan import Found, Scope, entry_of, read_file, walk, xattrs_of
@@ -191,15 +191,20 @@ class CheckpointStore:
                 raise _not_kept(self.path, error) from error
         return changes
 
-    def all(self) -> Iterator[Taken]:
+    def all(self) -> list[Taken]:
         """The checkpoints that this user took, the newest first."""
-        try:
-            names = sorted((name for name in os.listdir(self.path) if _NAME.match(name)), reverse=True)
-        except OSError:
-            return
-        for name in names:
-            with contextlib.suppress(CheckpointError):
-                yield self.get(name)
+        found = []
+        with contextlib.suppress(OSError):
+            for name in filter(_NAME.match, os.listdir(self.path)):
+                with contextlib.suppress(AgentboxError, OSError):
+                    found.append(self.get(name))
+        return sorted(found, key=lambda taken: float(taken.details["created"]), reverse=True)
+
+    def hold(self, name: str) -> int:
+        """A descriptor that says, as long as it is open, that the run of a checkpoint goes on. Raises OSError."""
+        fd = os.open(f"{self.path}/{name}", _A_DIRECTORY)
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        return fd
 
     def get(self, name: str) -> Taken:
         """The checkpoint of that name. Raises NotFoundError, CheckpointError where it is somebody else's."""
@@ -210,8 +215,7 @@ class CheckpointStore:
     def find(self, named: str) -> Taken:
         """The checkpoint of that name, or of the run with that id; the beginning of either is enough. Raises
         NotFoundError."""
-        every = list(self.all())
-        found = [one for one in every if named and any(name.startswith(named) for name in one.names)]
+        found = [one for one in self.all() if named and any(name.startswith(named) for name in one.names)]
         if len(found) == 1:
             return found[0]
         if len(found) > 1:
@@ -274,6 +278,12 @@ class CheckpointStore:
         """Descriptors of the store and of one checkpoint, while nobody else restores or tidies. Raises
         CheckpointError."""
         with self._locked(fcntl.LOCK_EX) as store_fd, _opened(store_fd, taken.id) as own:
+            try:
+                fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise CheckpointError(
+                    f"the run of {taken.id} goes on", hint="wait until it has ended, or end it, and try again"
+                ) from None
             yield store_fd, own
 
     @contextlib.contextmanager
@@ -300,7 +310,7 @@ class CheckpointStore:
         """Remove the oldest checkpoints beyond those that are kept, but for contents that newer ones use. Raises
         nothing."""
         with contextlib.suppress(CheckpointError, OSError), self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB) as store_fd:
-            every = list(self.all())
+            every = self.all()
             used = {name for taken in every[:KEPT] for name in taken.details["uses"]}
             for taken in every[KEPT:]:
                 if taken.id not in used:
