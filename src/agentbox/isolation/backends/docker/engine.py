@@ -107,7 +107,7 @@ class Engine:
 
         connection = self._connection(_LONG_SECONDS)
         try:
-            headers = {"Content-Type": "application/x-tar", "Transfer-Encoding": "chunked"}
+            headers = {"Content-Type": "application/x-tar"}
             response = self._send(connection, "POST", path, query, pieces(), headers)
             for line in response:
                 if line.strip():
