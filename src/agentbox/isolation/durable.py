@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +19,7 @@ from agentbox.errors import BackendUnavailableError
 from agentbox.isolation.network import Network
 from agentbox.isolation.requirement import Requirement
 from agentbox.models import Confinement, Enforcement
+from agentbox.records import dataclass, field
 
 AGENT_DIRECTORY = "/.agentbox"
 AGENT = f"{AGENT_DIRECTORY}/agent"

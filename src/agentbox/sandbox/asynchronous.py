@@ -21,6 +21,7 @@ from agentbox.models import Confinement, Enforcement, Limits
 from agentbox.sandbox import frames, tools
 from agentbox.sandbox.bash_tool import BashSession
 from agentbox.sandbox.command import Command
+from agentbox.sandbox.fetching import Fetched, fetch
 from agentbox.sandbox.files import Files
 from agentbox.sandbox.frames import StartFlag
 from agentbox.sandbox.grounds import Grounds, grounds
@@ -447,6 +448,13 @@ class AsyncSandbox:
     async def dispatch(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Answer a model's call of one of its tools; see tools.dispatch."""
         return await tools.dispatch(self, name, arguments)
+
+    async def fetch_workspace(self, to: str | os.PathLike[str]) -> Fetched:
+        """Copy the workspace's files and directories to a new directory of the host, also when the box is gone. Links
+        are left out, not followed. Raises OSError, WorkspaceError, SandboxError."""
+        if self._place is None:
+            raise SandboxError(NOT_RUNNING, hint="start it first; a workspace that is kept is a directory of the host")
+        return await asyncio.to_thread(fetch, str(self._place.workspace), os.fspath(to))
 
     # ---- what there is to know
 

@@ -13,6 +13,7 @@ from agentbox.models import Enforcement
 from agentbox.sandbox.asynchronous import DEFAULT_IMAGE, AsyncSandbox
 from agentbox.sandbox.command import DEFAULT_GRACE_SECONDS
 from agentbox.sandbox.command import Command as AsyncCommand
+from agentbox.sandbox.fetching import Fetched
 from agentbox.sandbox.files import FileInfo
 from agentbox.sandbox.loops import at_exit, call, loop, not_at_exit
 from agentbox.sandbox.results import ShellResult
@@ -300,6 +301,10 @@ class Sandbox:
     def dispatch(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Answer a model's call of one of its tools; see tools.dispatch."""
         return call(self.asynchronous.dispatch(name, arguments))
+
+    def fetch_workspace(self, to: str | os.PathLike[str]) -> Fetched:
+        """Copy the workspace to a new directory of the host, also when the box is gone."""
+        return call(self.asynchronous.fetch_workspace(to))
 
     @property
     def running(self) -> bool:

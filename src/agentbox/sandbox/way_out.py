@@ -15,11 +15,18 @@ from agentbox.records import replace
 _MAX_KEPT_DENIALS = 1000
 # What a durable box can hold of a policy; the rest would be weaker than it reads.
 _HELD = ("net",)
+# The backends whose boxes join a network that was made for them.
+_ATTACHED = ("jail", "gvisor")
 
 
 def read_policy(text: str) -> SandboxPolicy:
     """Parse the text. Raises PolicySyntaxError, and PolicyError for rules that nothing holds in a durable box."""
     policy = parse(text, root=WORKSPACE)
+    if policy.limits:
+        raise PolicyError(
+            "`limits:` of a sandbox are its arguments memory, cpus, pids_limit and disk",
+            hint="take the line out of the policy",
+        )
     for rule in policy.rules:
         if rule.verb not in _HELD:
             raise PolicyError(
@@ -27,11 +34,6 @@ def read_policy(text: str) -> SandboxPolicy:
                 "its whole workspace to every program",
                 hint="a sandbox takes `net:` rules; use `agentbox run` or /v1/run for the others",
             )
-    if policy.limits:
-        raise PolicyError(
-            "`limits:` of a sandbox are its arguments memory, cpus, pids_limit and disk",
-            hint="take the line out of the policy",
-        )
     return SandboxPolicy(EgressRules.of(policy))
 
 
@@ -46,10 +48,11 @@ class SandboxPolicy:
 
     async def attach(self, request: DurableRequest, backend: str, egress: Egress) -> DurableRequest:
         """The request with a network that leads to the gateway. Raises IsolationError, PolicyError."""
-        if backend != "jail":
+        if backend not in _ATTACHED:
             raise PolicyError(
-                f"`net:` rules cannot be held in a durable sandbox of backend {backend} yet",
-                hint="use backend jail, or no policy: without one nothing can be reached",
+                f"`net:` rules cannot be held in a durable sandbox of backend {backend}: a container cannot join the "
+                "gateway's network",
+                hint=f"use backend {' or '.join(_ATTACHED)}, or no policy: without one nothing can be reached",
             )
         self._way_out = await egress.open(self.rules, self._note)
         return replace(request, network=self._way_out.network)

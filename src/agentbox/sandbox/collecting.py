@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: MIT
+"""What sandboxes of dead processes left on this host: found, told, removed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from agentbox.errors import AgentboxError
+from agentbox.isolation.durable import Leftover
+from agentbox.isolation.durable_registry import DURABLE
+from agentbox.records import dataclass
+from agentbox.sandbox.grounds import standing
+from agentbox.sandbox.state import SandboxDirectories
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """One thing that was left: what it is, and what went wrong when it was to be removed, empty where nothing did."""
+
+    what: str
+    problem: str = ""
+
+
+async def collect(state: Path, *, remove: bool) -> list[Collected]:
+    """Everything that dead owners left, of every backend that can be asked; removed, or only told. Kept workspaces are
+    neither. Raises IsolationError where this host cannot even be asked."""
+    directories = SandboxDirectories(state)
+    found = []
+    async with standing() as facilities:
+        seen: set[str] = set()
+        for make in DURABLE.values():
+            for leftover in await make(facilities).leftovers():
+                if leftover.what not in seen:
+                    seen.add(leftover.what)
+                    found.append(Collected(leftover.what, await _remove(leftover) if remove else ""))
+    for remnant in await asyncio.to_thread(directories.sweep if remove else directories.remnants):
+        found.append(Collected(f"directory of sandbox {remnant.name} ({remnant.backend}), started {remnant.started}"))
+    return found
+
+
+async def _remove(leftover: Leftover) -> str:
+    try:
+        await leftover.remove()
+    except (AgentboxError, OSError) as error:
+        return str(error)
+    return ""
