@@ -38,6 +38,7 @@ def test_every_route_is_documented() -> None:
         "get /v1/snapshots/{snapshot_id}",
         "delete /v1/snapshots/{snapshot_id}",
         "get /v1/runs/{run_id}/trace",
+        "post /v1/runs/{run_id}/replay",
         "get /v1/key",
     }
 
