@@ -14,7 +14,7 @@ import select
 from agentbox.isolation.launcher import sentry, wire
 from agentbox.isolation.launcher.bundle import INSIDE, NAME
 from agentbox.light import contextlib, signal
-from agentbox.linux import terminals
+from agentbox.linux import process, terminals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +22,44 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agentbox.light import socket
+
+_KEYS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH)
+
+
+class Keys:
+    """A process that has a terminal of the host as its own, as no process of gVisor can, and so gets the signals of its
+    keys and of its size: it passes them on to what the terminal has in the foreground inside. Raises OSError."""
+
+    def __init__(self, slave: int, kernel: sentry.Sentry) -> None:
+        read, self._write = os.pipe()
+        self.process = os.fork()
+        if self.process == 0:
+            try:
+                self._live(slave, kernel, read)
+            finally:
+                os._exit(0)
+        os.close(read)
+
+    def _live(self, slave: int, kernel: sentry.Sentry, read: int) -> None:
+        signal.set_wakeup_fd(-1)
+        process.die_with_parent()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _KEYS)
+        os.setsid()
+        terminals.take_as_controlling_terminal(slave)
+        os.close(self._write)
+        pid = int(os.read(read, 16) or b"0")
+        while pid:
+            with contextlib.suppress(OSError):
+                kernel.signal(pid, signal.sigwait(_KEYS), foreground=True)
+
+    def follow(self, pid: int) -> None:
+        """The program inside that leads the terminal."""
+        os.write(self._write, b"%d" % pid)
+        os.close(self._write)
+
+    def end(self) -> None:
+        """There will be no program."""
+        os.close(self._write)
 
 
 class _Init:
@@ -34,8 +72,8 @@ class _Init:
         self.sentry = sentry.Sentry(NAME)
         self.nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self.poller = select.poll()
-        # By id of the owner: pid inside, and whether it leads a terminal.
-        self.programs: dict[int, tuple[int, bool]] = {}
+        # By id of the owner: pid inside, and what passes on its terminal's signals, 0 where it leads none.
+        self.programs: dict[int, tuple[int, int]] = {}
         self.waits: dict[int, tuple[int, socket.socket]] = {}
 
     def serve(self) -> None:
@@ -88,7 +126,7 @@ class _Init:
         terminal: list[int] = []
         slave = -1
         given = descriptors
-        leads = False
+        keys: Keys | None = None
         try:
             if command.get("tty"):
                 terminal.append(terminals.open_master())
@@ -97,7 +135,7 @@ class _Init:
                 os.fchown(slave, self.uid, self.uid)
                 instead = dict(zip(command.get("tty_instead", ()), descriptors, strict=False))
                 given = [instead.get(target, slave) for target in range(3)]
-                leads = not instead
+                keys = None if instead else Keys(slave, self.sentry)
             pid = self.sentry.start(
                 command["argv"],
                 command["env"],
@@ -105,15 +143,19 @@ class _Init:
                 given,
                 uid=self.uid,
                 gid=self.uid,
-                terminal=leads,
+                terminal=keys is not None,
                 capabilities=self.capabilities,
             )
             wait = self.sentry.waiting_for(pid)
         except OSError as error:
+            if keys is not None:
+                keys.end()
             text = f"{command['argv'][0]}: {error.strerror}"
             wire.send(self.sock, {"failed": command["id"], "errno": error.errno or errno.EIO, "text": text})
         else:
-            self.programs[command["id"]] = (pid, leads)
+            if keys is not None:
+                keys.follow(pid)
+            self.programs[command["id"]] = (pid, keys.process if keys is not None else 0)
             self.waits[wait.fileno()] = (command["id"], wait)
             self.poller.register(wait, select.POLLIN)
             wire.send(self.sock, {"started": command["id"], "pid": pid}, terminal)
@@ -125,7 +167,9 @@ class _Init:
         """Tell the owner how a program ended."""
         command, wait = self.waits.pop(fd)
         self.poller.unregister(fd)
-        self.programs.pop(command, None)
+        _, keys = self.programs.pop(command, (0, 0))
+        if keys:
+            os.kill(keys, signal.SIGKILL)
         with wait:
             status = sentry.status_from(wait)
         told = {"exit": command, "status": status, "cpu_ms": None, "max_rss_bytes": None, "processes": None}
@@ -133,11 +177,11 @@ class _Init:
 
     def signal(self, command: int, number: int) -> None:
         """Send a signal to the group that a program leads, or to what its terminal has in the foreground."""
-        pid, leads = self.programs.get(command, (0, False))
+        pid, keys = self.programs.get(command, (0, 0))
         if not pid:
             return
         with contextlib.suppress(OSError):
-            if leads:
+            if keys:
                 self.sentry.signal(pid, number, foreground=True)
             else:
                 self.sentry.run_own((INSIDE, "signal", str(number), str(pid)), self.nothing)

@@ -39,6 +39,7 @@ async def build(
             confinement.limits,
             ids.all,
             joins_network=network is not None,
+            alone=confinement.policy_sha256 is not None,
             capabilities=capabilities,
         )
         box = await build_in_cgroup(
@@ -55,8 +56,6 @@ async def build(
         raise
     assert isinstance(box, GvisorLiveBox)
     box.count_anew()
-    if confinement.policy_sha256 is not None:
-        box.hold_programs()
     return box
 
 

@@ -9,7 +9,7 @@ import os
 from agentbox.errors import ConfinementError
 from agentbox.isolation.backend import LiveBox
 from agentbox.isolation.backends.gvisor.events import EVERYTHING, NO_RULES, PROGRAMS
-from agentbox.isolation.backends.gvisor.planning import ALONE, group_limits
+from agentbox.isolation.backends.gvisor.planning import group_limits
 from agentbox.isolation.backends.gvisor.witness import Witness
 from agentbox.isolation.boxes import Box
 
@@ -27,8 +27,7 @@ _MEMORY_POLL_SECONDS = 0.05
 
 
 class GvisorLiveBox(LiveBox):
-    """What a LiveBox is, but for how its memory is counted, who sees its programs, and how they are kept from starting
-    others."""
+    """What a LiveBox is, but for how its memory is counted, and who sees its programs."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -37,7 +36,6 @@ class GvisorLiveBox(LiveBox):
         self._on_report: Callable[[dict[str, Any]], None] | None = None
         self._points: Sequence[Mapping[str, Any]] = ()
         self._witness: Witness | None = None
-        self._alone = False
 
     def is_alive(self) -> bool:
         """Whether programs can be started in it, as far as is known."""
@@ -56,10 +54,6 @@ class GvisorLiveBox(LiveBox):
         """Count what is used from now on: what gVisor took to boot is not its program's."""
         if self._cgroup is not None:
             self._cgroup.begin_anew()
-
-    def hold_programs(self) -> None:
-        """Let no program that is started from now on start another."""
-        self._alone = True
 
     async def be_seen(self, on_report: Callable[[dict[str, Any]], None], *, everything: bool) -> None:
         """Hand on what gVisor's kernel sees: the programs that are started, or also what is opened and connected to. In
@@ -100,7 +94,7 @@ class GvisorLiveBox(LiveBox):
         self, argv: Sequence[str], env: Mapping[str, str], cwd: str, stdio: Sequence[int]
     ) -> tuple[int, asyncio.Future[CommandExit]]:
         """See LiveBox."""
-        key, ended = await super().start_with_signals(argv, self._held(env), cwd, stdio)
+        key, ended = await super().start_with_signals(argv, env, cwd, stdio)
         self._tell(key, argv)
         return key, ended
 
@@ -113,19 +107,16 @@ class GvisorLiveBox(LiveBox):
         instead: Mapping[int, int] | None = None,
     ) -> tuple[int, asyncio.Future[CommandExit], int]:
         """See LiveBox."""
-        key, ended, master = await super().start_on_terminal(argv, self._held(env), cwd, size, instead)
+        key, ended, master = await super().start_on_terminal(argv, env, cwd, size, instead)
         self._tell(key, argv)
         return key, ended, master
 
     def _tell(self, key: int, argv: Sequence[str]) -> None:
         """Report the program that the owner started itself, which gVisor does not."""
         if self._on_report is not None:
-            reason = "the command itself" if self._alone else NO_RULES
+            reason = NO_RULES if self._confinement.policy_sha256 is None else "the command itself"
             found = {"pid": self.gvisor.pid_inside(key), "exe": os.path.realpath(argv[0]), "argv": list(argv)}
             self._on_report({"spawn": {**found, "allowed": True, "reason": reason}})
-
-    def _held(self, env: Mapping[str, str]) -> Mapping[str, str]:
-        return {**env, "LD_PRELOAD": ALONE} if self._alone else env
 
     async def watch_memory(self) -> None:
         """Kill the box when its programs' memory passes memory_mb: what they have is one file in the host's memory, of

@@ -28,8 +28,12 @@ _PLACES = ("/usr/bin/runsc", "/usr/local/bin/runsc", "/usr/local/sbin/runsc")
 _NATIVE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "native")
 _INSIDE = f"{_NATIVE}/agentbox-inside"
 _ALONE = f"{_NATIVE}/alone.so"
-# Where a box shows what keeps a program from starting others.
-ALONE = "/.agentbox/alone.so"
+_STAT = f"{_NATIVE}/gvisor-stat.so"
+# Where a box shows what its programs load first: what keeps one from starting others, and what makes `ls` and `stat`
+# of newer coreutils work there.
+_SHOWN_ALONE = "/.agentbox/alone.so"
+_SHOWN_STAT = "/.agentbox/stat.so"
+_PRELOAD = "/etc/ld.so.preload"
 # What gVisor itself takes: its kernel, the process that opens files, their threads; and on the platform ptrace a
 # process of the host for each one inside, with two threads for each.
 _OWN_MEMORY_MB = 128
@@ -69,17 +73,27 @@ def requirements() -> tuple[Requirement, ...]:
 
 
 def gvisor_plan(
-    plan: LaunchPlan, limits: Limits, host_ids: tuple[int, int, int], *, joins_network: bool, capabilities: int = 0
+    plan: LaunchPlan,
+    limits: Limits,
+    host_ids: tuple[int, int, int],
+    *,
+    joins_network: bool,
+    alone: bool = False,
+    capabilities: int = 0,
 ) -> LaunchPlan:
-    """The plan of a box that shows what `plan` shows, with gVisor's kernel in place of the host's. `capabilities` are
-    those of its programs in that kernel."""
+    """The plan of a box that shows what `plan` shows, with gVisor's kernel in place of the host's. Its programs are
+    each `alone`, where they may start no other. `capabilities` are those of its programs in that kernel."""
     runsc = program()
     assert runsc is not None
+    loaded = [(_ALONE, _SHOWN_ALONE)] if alone else []
+    if os.path.isfile(_STAT):
+        loaded.append((_STAT, _SHOWN_STAT))
     return replace(
         plan,
         host_uid=host_ids[1],
         host_gid=host_ids[1],
-        binds=(*plan.binds, (_INSIDE, INSIDE), (_ALONE, ALONE)),
+        binds=(*plan.binds, (_INSIDE, INSIDE), *loaded),
+        files=(*plan.files, (_PRELOAD, "".join(f"{shown}\n" for _, shown in loaded))),
         # These and /proc are gVisor's own.
         links=tuple((path, target) for path, target in plan.links if not path.startswith("/dev/")),
         devices=(),
