@@ -80,6 +80,14 @@ async def replay_agent(request: ReplayRequest, settings: Settings, files: Any, f
     if report.divergences:
         report.started = False
         return report
+    isolation = recording.start.get("isolation")
+    if isolation == "none":
+        raise InvalidRequestError(
+            f"{request.trace} was recorded with --observe: nothing held it to its policy, as a replay would",
+            hint="record it without --observe",
+        )
+    if isolation != "jail":
+        report.notes.append(f"it was recorded with isolation {isolation}, and is replayed in a jail")
     if view.kind not in _REPLAYED:
         raise InvalidRequestError(
             f"{argv[0]} cannot be replayed: only what Python and Node do is answered from a recording",

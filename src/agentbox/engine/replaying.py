@@ -136,7 +136,7 @@ class Player:
         step = answer.step
         if step is not None and step.op == PROC_SPAWN and answer.divergence is None:
             self._on_spawn(step)
-        elif step is not None and kind == "observe" and _leads_out(step):
+        elif step is not None and kind == "observe" and _leads_out(step, self._cursor.reached):
             answer = self._cursor.unanswerable(
                 lane or "", step, "a connection that was not made by agentbox.client is not recorded", at
             )
@@ -177,7 +177,7 @@ def _diverged(message: str) -> dict[str, Any]:
     return {"ok": False, "diverged": True, "error": message}
 
 
-def _leads_out(step: Step) -> bool:
+def _leads_out(step: Step, reached: set[tuple[str, Any]]) -> bool:
     """Whether it is a connection to, or a question about, something outside the box."""
     if step.op not in ("net.connect", "net.resolve"):
         return False
@@ -185,4 +185,6 @@ def _leads_out(step: Step) -> bool:
     if not isinstance(host, str):
         # A socket at a path, of which a replay has none of the host's.
         return step.op == "net.connect"
+    if (host, step.args.get("port")) in reached:
+        return True
     return not (host.lower().rstrip(".") in _OWN_NAMES or host.startswith("127.") or host == "::1")

@@ -26,6 +26,7 @@ def starting_point(request: AgentRequest, view: CommandView) -> dict[str, Any]:
         "directory": request.directory,
         "interpreter": interpreter_of(view),
         "stdin": stdin_of(0),
+        "isolation": "none" if request.observe else request.isolation,
     }
     if view.script:
         found["script"] = {"path": view.script, "sha256": hash_of(view.script)}

@@ -49,6 +49,11 @@ class Cursor:
         """Steps that were recorded."""
         return self._recording.total
 
+    @property
+    def reached(self) -> set[tuple[str, Any]]:
+        """Hosts and ports outside the box that the recorded run was connected to."""
+        return self._recording.reached
+
     def asked(self, kind: str, lane: str | None, op: str, args: dict[str, Any], at: Any = None) -> Answer:
         """An effect that is about to happen, or an observation. An effect is answered with its recorded result, the
         spawn of a program with what it gave."""

@@ -58,7 +58,9 @@ class Denied:
 @dataclass(slots=True)
 class Recording:
     """One recorded run. `start` and `end` are the arguments of its first record and of its end (None without one);
-    `lanes` the steps by lane, in their order; `denials` and `written` by what they are about, with their records."""
+    `lanes` the steps by lane, in their order; `denials` and `written` by what they are about, with their records;
+    `spawned` what started programs gave, by the record of the start; `reached` the hosts and ports that the gateway
+    connected it to."""
 
     start: dict[str, Any] = field(default_factory=dict)
     end: dict[str, Any] | None = None
@@ -67,6 +69,7 @@ class Recording:
     denials: dict[Denied, int] = field(default_factory=dict)
     spawned: dict[int, dict[str, Any]] = field(default_factory=dict)
     written: dict[str, tuple[int, dict[str, Any]]] = field(default_factory=dict)
+    reached: set[tuple[str, Any]] = field(default_factory=set)
 
     @property
     def total(self) -> int:
@@ -121,6 +124,8 @@ def _add(found: Recording, entry: Entry) -> None:
     if entry.op == FILE_WRITTEN and entry.origin == "supervisor":
         found.written[str(entry.args.get("path"))] = (entry.i, entry.args)
         return
+    if entry.origin == "gateway" and entry.op == "net.connect":
+        found.reached.add((str(entry.args.get("host")), entry.args.get("port")))
     if entry.origin != "guest":
         return
     if entry.op == PROC_RESULT:
@@ -134,10 +139,27 @@ def _add(found: Recording, entry: Entry) -> None:
     if entry.op == CLOCK_VALUES:
         calls = entry.args.get("calls")
         for call in calls if isinstance(calls, list) else ():
-            if isinstance(call, list) and len(call) == 2:
-                steps.append(Step(entry.i, "clock", entry.op, {}, call=call))
+            steps += [Step(entry.i, "clock", entry.op, {}, call=one) for one in calls_of(call)]
         return
     steps.append(Step(entry.i, entry.kind, entry.op, entry.args, entry.result))
+
+
+def calls_of(call: Any) -> list[list[Any]]:
+    """The calls that an element of a `clock.values` stands for: one, or one and others of the same clock, told by how
+    much later they were."""
+    if not isinstance(call, list) or not 2 <= len(call) <= 3:
+        return []
+    found = [call[:2]]
+    if len(call) == 3 and isinstance(call[2], list):
+        name, at = call[0], int(call[1])
+        for step in call[2]:
+            if isinstance(step, list):
+                # So many calls saw the same.
+                found[-1] = [name, found[-1][1], step[0] + 1]
+            else:
+                at += step
+                found.append([name, str(at)])
+    return found
 
 
 def is_compared(lane: str) -> bool:
