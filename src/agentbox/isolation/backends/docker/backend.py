@@ -14,10 +14,11 @@ from agentbox.isolation.backends.docker import images, sweeping
 from agentbox.isolation.backends.docker.box import DockerBox, Shown
 from agentbox.isolation.backends.docker.daemon import Daemon
 from agentbox.isolation.backends.docker.ground import FILTER, INIT, STATUS, Ground, can_bound
+from agentbox.isolation.backends.docker.live import GvisorContainer
 from agentbox.isolation.backends.docker.spec import LABEL_KIND, LABEL_OWNER, LABEL_STARTED, Container
-from agentbox.isolation.backends.gvisor.live import GvisorLiveBox
 from agentbox.isolation.plan import WORKSPACE
 from agentbox.linux.cgroup_owners import owner_name
+from agentbox.linux.cgroup_strays import remove_strays, sweep_strays
 from agentbox.linux.cgroups import CgroupLimits
 from agentbox.models import Enforcement, Layer
 from agentbox.records import replace
@@ -126,8 +127,15 @@ class DockerBackend:
                 await asyncio.to_thread(cgroup.destroy)
             facilities.ids.give_back(uid)
             raise
-        kind = GvisorLiveBox if self.own_kernel else LiveBox
-        return kind(box, confinement, cgroup, lambda: facilities.ids.give_back(uid))
+        path = cgroup.nested_path() if cgroup is not None else None
+
+        def on_gone() -> None:
+            facilities.ids.give_back(uid)
+            if path is not None:
+                remove_strays(path)
+
+        kind = GvisorContainer if self.own_kernel else LiveBox
+        return kind(box, confinement, cgroup, on_gone)
 
     async def _group(self, limits: Limits) -> Cgroup | None:
         """A control group of ours that the container's is made in, where the engine can."""
@@ -178,9 +186,12 @@ class DockerBackend:
             self._swept = True
             try:
                 await sweeping.sweep(self._daemon.engine)
+                await asyncio.to_thread(sweep_strays)
             except AgentboxError:
                 self._swept = False
 
     async def close(self) -> None:
-        """Let go of the engine."""
+        """See Backend."""
         self._daemon.engine.close()
+        if self._swept:
+            await asyncio.to_thread(sweep_strays, owner_name())

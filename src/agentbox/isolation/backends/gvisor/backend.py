@@ -70,6 +70,9 @@ class GvisorBackend:
         """See Backend."""
         return refusal(confinement)
 
+    async def close(self) -> None:
+        """See Backend: its stock ends with the facilities."""
+
     async def launch(
         self,
         confinement: Confinement,
