@@ -7,10 +7,13 @@ const ordering = require('./ordering.cjs');
 const random = require('./random.cjs');
 
 // Gives what `installAbove` takes.
-function install(tape, seed, lane) {
-  const isOwn = clocks.callerIsRuntime();
-  clocks.install(tape, isOwn);
-  const stream = random.install(seed, lane, isOwn);
+function install(tape, { seed, lane, live }) {
+  let stream = null;
+  if (!live) {
+    const isOwn = clocks.callerIsRuntime();
+    clocks.install(tape, isOwn);
+    stream = random.install(seed, lane, isOwn);
+  }
   const end = () => tape.end();
   // Of the listeners this is the first; what others call after it is sent at once.
   process.on('exit', end);
@@ -28,7 +31,7 @@ function install(tape, seed, lane) {
 
 // What stands on functions that have their guards.
 function installAbove(tape, stream) {
-  random.installNames(stream);
+  if (stream) random.installNames(stream);
   ordering.install(tape.turns);
 }
 

@@ -68,10 +68,10 @@
       }
     };
     const script = env.AGENTBOX_ENTRY || (strict ? '' : process.argv[1] || `${process.cwd()}/.`);
-    const { lane, seed } = beginning(env);
-    const channel = new Channel(channelPath(), lane);
+    const thread = beginning(env);
+    const channel = new Channel(channelPath(), thread.lane);
     const replay = oneOf('AGENTBOX_MODE', { record: false, replay: true }, 'record');
-    const tape = seed ? new Tape(channel, replay) : null;
+    const tape = thread.seed ? new Tape(channel, replay) : null;
     const effects = new Effects({
       answers: new Answers(tables()),
       channel,
@@ -90,8 +90,8 @@
     // Loaded before any is installed: each takes the real functions for itself.
     const doors = ['network', 'processes', 'loading', 'below', 'files', 'client'].map((name) => require(`./${name}.cjs`));
     const frozen = tape && require('./frozen.cjs');
-    const stream = frozen?.install(tape, seed, lane);
-    require('./threads.cjs').install(lane, seed, kept, __filename);
+    const stream = frozen?.install(tape, thread);
+    require('./threads.cjs').install(thread, tape?.turns, kept, __filename);
     for (const door of doors) door.install(effects, kept);
     frozen?.installAbove(tape, stream);
     Module.syncBuiltinESMExports();

@@ -10,35 +10,41 @@ const { isMainThread, parentPort, getEnvironmentData, setEnvironmentData } = wor
 // How a thread hands these to one that it starts: taken away before any code of the program runs there.
 const HANDED = 'agentbox.thread';
 const MAX_LANE = 64;
+const SAYINGS = new Set(['online', 'message', 'messageerror', 'error', 'exit']);
 
 // The lane of this thread, and the seed of a run that is recorded or replayed, as bytes; null where it is neither. Only the
-// command's own process uses it: what else is started is no part of a replay, and would draw the same bytes.
+// command's own process uses it: what else is started is no part of a replay, and would draw the same bytes. `live`: clocks
+// and randomness are the real ones all the same.
 function beginning(env) {
   if (isMainThread) {
-    const { AGENTBOX_SEED: given = '', AGENTBOX_OWNER: owner } = env;
+    const { AGENTBOX_SEED: given = '', AGENTBOX_OWNER: owner, AGENTBOX_CLOCKS: clocks = 'recorded' } = env;
     const text = process.ppid <= 1 || String(process.ppid) === owner ? given : '';
-    for (const name of ['AGENTBOX_SEED', 'AGENTBOX_OWNER']) delete env[name];
+    for (const name of ['AGENTBOX_SEED', 'AGENTBOX_OWNER', 'AGENTBOX_CLOCKS']) delete env[name];
+    if (clocks !== 'recorded' && clocks !== 'live') throw new Error('AGENTBOX_CLOCKS is neither recorded nor live');
     if (text && !/^[0-9a-f]{64}$/.test(text)) throw new Error('AGENTBOX_SEED is not 64 hexadecimal digits');
-    return { lane: 'main', seed: text ? Buffer.from(text, 'hex') : null };
+    return { lane: 'main', seed: text ? Buffer.from(text, 'hex') : null, live: clocks === 'live' };
   }
-  const { lane = 'worker', seed = '' } = getEnvironmentData(HANDED) ?? {};
+  const { lane = 'worker', seed = '', live = false } = getEnvironmentData(HANDED) ?? {};
   setEnvironmentData(HANDED, undefined);
-  return { lane: parentPort === null ? `${lane}>` : lane, seed: seed && parentPort !== null ? Buffer.from(seed, 'hex') : null };
+  // The loader's own thread has no port.
+  if (parentPort === null) return { lane: `${lane}>`, seed: null, live };
+  return { lane, seed: seed ? Buffer.from(seed, 'hex') : null, live };
 }
 
 // A worker that reads other options than this thread would start without the guard. The class is replaced whole: a
 // subclass would have the original as its prototype.
-function install(lane, seed, kept, shim) {
+function install({ lane, seed, live }, turns, kept, shim) {
   const { Worker } = workers;
   let started = 0;
   function Guarded(file, given = {}) {
     const options = { ...given };
     if (options.execArgv) options.execArgv = ['--require', shim, ...Array.from(options.execArgv, String)];
     if (options.env !== workers.SHARE_ENV) options.env = { ...(options.env ?? process.env), ...kept };
-    setEnvironmentData(HANDED, { lane: `${lane}.${started}`.slice(0, MAX_LANE), seed: seed ? seed.toString('hex') : '' });
+    setEnvironmentData(HANDED, { lane: `${lane}.${started}`.slice(0, MAX_LANE), seed: seed ? seed.toString('hex') : '', live });
     try {
       const worker = Reflect.construct(Worker, [file, options], new.target ?? Guarded);
       started++;
+      if (turns) inTurn(worker, turns);
       return worker;
     } finally {
       setEnvironmentData(HANDED, undefined);
@@ -47,6 +53,22 @@ function install(lane, seed, kept, shim) {
   Guarded.prototype = Worker.prototype;
   Worker.prototype.constructor = Guarded;
   workers.Worker = dressed(Guarded, Worker);
+}
+
+// What a worker says comes in its turn: several speak at once.
+function inTurn(worker, turns) {
+  const { emit } = worker;
+  const number = turns.begin();
+  Object.defineProperty(worker, 'emit', { configurable: true, writable: true, value(name, ...given) {
+    if (!SAYINGS.has(name)) return Reflect.apply(emit, this, [name, ...given]);
+    const listeners = this.rawListeners(name);
+    turns.end(number, () => {
+      // One whose turn comes when the worker has ended: the runtime took its listeners away.
+      if (name !== 'message' || this.listenerCount(name)) Reflect.apply(emit, this, [name, ...given]);
+      else for (const listener of listeners) Reflect.apply(listener, this, given);
+    }, name === 'exit');
+    return listeners.length > 0;
+  } });
 }
 
 module.exports = { beginning, install };

@@ -19,6 +19,7 @@ class Turns {
     this.open = 0;
     this.held = [];
     this.looks = false;
+    this.asks = false;
     this.patience = null;
   }
 
@@ -76,7 +77,9 @@ class Turns {
   }
 
   next() {
+    this.asks = true;
     const [name, number] = this.tape.peek() ?? [];
+    this.asks = false;
     if (name === TURN) {
       const at = this.held.findIndex((one) => one.number === number);
       if (at < 0) return -1;
@@ -103,7 +106,7 @@ class Turns {
   }
 
   // The program did something that was recorded: perhaps it is the turn of what is held.
-  moved() { if (this.held.length) this.look(); }
+  moved() { if (this.held.length && !this.asks) this.look(); }
 }
 
 module.exports = { Turns };
