@@ -31,6 +31,8 @@ _BEFORE = 20 if sys.version_info < (3, 11) else 21
 _ENOENT = 2
 _MAX_ERROR_BYTES = 50_000
 _READ_BYTES = 1 << 20
+# From CPython 3.13 on.
+_CLOSE_FROM = getattr(posix, "POSIX_SPAWN_CLOSEFROM", None)
 _OUTPUTS = ((1, _OUT), (2, _ERR))
 _NAMES = ("stdout", "stderr")
 _TRACKER = "multiprocessing.resource_tracker"
@@ -141,7 +143,9 @@ class Spawning:
         try:
             more = [(posix.POSIX_SPAWN_DUP2, end, stream) for stream, end in ends.items()]
             child.relay = Relay(outputs, None, self._large.collector, self._sha256)
-            pid = self._really(name, (path, argv, environment), {**named, "file_actions": [*actions, *more]})
+            rest = next((at for at, action in enumerate(actions) if action[0] == _CLOSE_FROM), len(actions))
+            actions[rest:rest] = more
+            pid = self._really(name, (path, argv, environment), {**named, "file_actions": actions})
         except OSError as error:
             child.failed = f"OSError:{error.errno or 0:x}:"
             self._drop(child)
@@ -540,7 +544,7 @@ def _target_after(actions: Any, stream: int) -> Any:
     for action in actions:
         if action[0] == posix.POSIX_SPAWN_DUP2:
             places[action[2]] = places.get(action[1], action[1])
-        else:
+        elif action[0] != _CLOSE_FROM:
             places[action[1]] = None
     return places.get(stream, stream)
 
@@ -551,7 +555,7 @@ def _apply(actions: Any) -> None:
             posix.dup2(action[1], action[2])
         elif action[0] == posix.POSIX_SPAWN_CLOSE:
             close(action[1])
-        else:
+        elif action[0] == posix.POSIX_SPAWN_OPEN:
             descriptor = posix.open(*action[2:])
             if descriptor != action[1]:
                 posix.dup2(descriptor, action[1])
