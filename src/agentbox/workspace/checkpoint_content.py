@@ -73,7 +73,6 @@ class ContentWriter:
             copy_large(source, fd, size)
             # Of the copy: the source may have changed since it was read.
             digest = digest_of(fd, size)
-            os.fdatasync(fd)
         finally:
             os.close(fd)
         return (f"{self._name}/{name}", 0), digest
@@ -86,11 +85,9 @@ class ContentWriter:
         self._waiting_bytes = 0
 
     def finish(self) -> None:
-        """Bring everything to the disk. Raises OSError."""
+        """Write what was not written yet. Raises OSError."""
         if self._waiting:
             self._flush()
-        if self._pack >= 0:
-            os.fdatasync(self._pack)
 
     def close(self) -> None:
         """Release what is open."""

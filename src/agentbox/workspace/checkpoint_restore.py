@@ -11,18 +11,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agentbox.errors import CheckpointError
 from agentbox.workspace.checkpoint_content import ContentReader
-from agentbox.workspace.checkpoint_entries import TOUCHED, Change, Entry, is_same, is_unchanged
+from agentbox.workspace.checkpoint_entries import KINDS, TOUCHED, Change, Entry, is_same, is_unchanged
 from agentbox.workspace.checkpoint_places import Places
 from agentbox.workspace.checkpoint_scan import Found, entry_of, xattrs_of
 from agentbox.workspace.descent import chmod_no_follow
 from agentbox.workspace.names import shown
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_HANDLE = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _IN_PLACE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 TEMPORARY = ".agentbox-undo-"
 _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -73,7 +75,7 @@ def plan(wanted: Iterable[Change], *, force: bool = False, begun: frozenset[str]
     with Places() as places:
         for change in wanted:
             now = look(places, change.path, change.before)
-            if is_same(now, change.after) and not _has_times_of_run(now, change):
+            if is_same(now, change.after) and not _has_other_times(now, change, begun):
                 # As it should be, maybe with other times since.
                 continue
             if is_same(now, change.before) or force or change.path in begun:
@@ -83,12 +85,13 @@ def plan(wanted: Iterable[Change], *, force: bool = False, begun: frozenset[str]
     return found
 
 
-def _has_times_of_run(now: Entry | None, change: Change) -> bool:
-    """Whether a path has the times that the run gave it, which are to be what they were too."""
+def _has_other_times(now: Entry | None, change: Change, begun: frozenset[str]) -> bool:
+    """Whether a path has the times that the run gave it, or an undoing that was broken off, which are to be what they
+    were too."""
     before, after = change.before, change.after
     if now is None or before is None or after is None:
         return False
-    return now.mtime == before.mtime and now.mtime != after.mtime
+    return now.mtime != after.mtime and (now.mtime == before.mtime or change.path in begun)
 
 
 def _conflict(now: Entry | None, expected: Entry | None) -> str:
@@ -99,8 +102,23 @@ def _conflict(now: Entry | None, expected: Entry | None) -> str:
     return "it was changed since"
 
 
-def restore(steps: Iterable[Change], reader: ContentReader, known: Mapping[str, Entry]) -> Restored:
-    """Do the steps of a plan. `known` are states of paths that may share a file (hard links) with what is restored.
+def times_around(steps: Iterable[Change]) -> dict[str, int]:
+    """When the directories were changed in which something will be, and which are no step themselves."""
+    paths = {change.path for change in steps}
+    found = {}
+    with Places() as places:
+        for path in {path.rpartition("/")[0] for path in paths} - paths - {""}:
+            with contextlib.suppress(OSError):
+                fd, name = places.of(path)
+                found[path] = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime_ns
+    return found
+
+
+def restore(
+    steps: Iterable[Change], reader: ContentReader, known: Mapping[str, Entry], times: Mapping[str, int]
+) -> Restored:
+    """Do the steps of a plan. `known` are states of paths that may share a file (hard links) with what is restored,
+    `times` what `times_around` gave.
 
     What cannot be done is `left`; the rest is done. Raises CheckpointError before anything is changed where a content
     is not whole.
@@ -110,7 +128,7 @@ def restore(steps: Iterable[Change], reader: ContentReader, known: Mapping[str, 
         if change.after is not None and change.after.kind == "f" and not _has_content(change):
             reader.check(change.path, change.after)
     with Places(writes=True) as places:
-        return _Restoring(ordered, reader, known, places).all()
+        return _Restoring(ordered, reader, known, places).all(times)
 
 
 def _has_content(change: Change) -> bool:
@@ -146,10 +164,9 @@ class _Restoring:
             if (entry.device, entry.inode) in wanted:
                 self._names.setdefault((entry.device, entry.inode), []).append((path, entry))
 
-    def all(self) -> Restored:
+    def all(self, times: Mapping[str, int]) -> Restored:
         """Do everything: away with what must go, from below; then what must come, from above; at last modes and times
         of directories."""
-        times = self._times_of_others()
         for change in reversed(self._ordered):
             if change.before is not None and (change.after is None or change.after.kind != change.before.kind):
                 self._attempt(change.path, self._remove, change)
@@ -169,16 +186,6 @@ class _Restoring:
             if change.path not in self._left and change.status != TOUCHED
         ]
         return Restored(done, list(self._left.items()))
-
-    def _times_of_others(self) -> dict[str, int]:
-        """When the directories were changed in which something will be, and which are no step themselves."""
-        own = {change.path for change in self._ordered}
-        found = {}
-        for path in {change.path.rpartition("/")[0] for change in self._ordered} - own - {""}:
-            with contextlib.suppress(OSError):
-                fd, name = self._places.of(path)
-                found[path] = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime_ns
-        return found
 
     def _attempt(self, path: str, action: Callable[..., None], *arguments: object) -> None:
         try:
@@ -314,23 +321,35 @@ def remove_temporaries(paths: Iterable[str]) -> None:
                     os.close(listed)
 
 
-def _give(fd: int, name: str, entry: Entry) -> None:
-    """Owner, attributes, permissions and times. The owner first: a change of it takes set-id bits away."""
-    status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-    if (status.st_uid, status.st_gid) != (entry.uid, entry.gid):
-        os.chown(name, entry.uid, entry.gid, dir_fd=fd, follow_symlinks=False)
-        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-    if entry.kind in "fd":
-        _set_attributes(f"/proc/self/fd/{fd}/{name}", entry.xattrs or {})
-    if entry.kind != "l" and status.st_mode & 0o7777 != entry.mode:
-        chmod_no_follow(fd, name, entry.mode)
-    os.utime(name, ns=(status.st_atime_ns, entry.mtime), dir_fd=fd, follow_symlinks=False)
+def _give(dir_fd: int, name: str, entry: Entry) -> None:
+    """Owner, attributes, permissions and times, of the very thing that is there: somebody may put another one there
+    meanwhile. The owner first: a change of it takes set-id bits away."""
+    if entry.kind not in "fd":
+        os.chown(name, entry.uid, entry.gid, dir_fd=dir_fd, follow_symlinks=False)
+        if entry.kind != "l":
+            chmod_no_follow(dir_fd, name, entry.mode)
+        os.utime(name, ns=(entry.mtime, entry.mtime), dir_fd=dir_fd, follow_symlinks=False)
+        return
+    fd = os.open(name, _HANDLE, dir_fd=dir_fd)
+    try:
+        status = os.fstat(fd)
+        if KINDS.get(stat.S_IFMT(status.st_mode)) != entry.kind:
+            raise CheckpointError("something else was put there just now")
+        handle = f"/proc/self/fd/{fd}"
+        if (status.st_uid, status.st_gid) != (entry.uid, entry.gid):
+            os.chown(handle, entry.uid, entry.gid)
+        _set_attributes(handle, entry.xattrs or {})
+        if stat.S_IMODE(os.fstat(fd).st_mode) != entry.mode:
+            os.chmod(handle, entry.mode)
+        os.utime(handle, ns=(status.st_atime_ns, entry.mtime))
+    finally:
+        os.close(fd)
 
 
-def _set_attributes(path: str, wanted: Mapping[str, str]) -> None:
-    now = xattrs_of(path) or {}
+def _set_attributes(handle: str, wanted: Mapping[str, str]) -> None:
+    now = xattrs_of(handle, follow=True) or {}
     for name, value in wanted.items():
         if now.get(name) != value:
-            os.setxattr(path, name, bytes.fromhex(value), follow_symlinks=False)
+            os.setxattr(handle, name, bytes.fromhex(value))
     for name in now.keys() - wanted.keys():
-        os.removexattr(path, name, follow_symlinks=False)
+        os.removexattr(handle, name)

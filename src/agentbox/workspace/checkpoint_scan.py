@@ -237,10 +237,12 @@ def read_file(found: Found) -> Reading:
         raise _unreadable(found.path, error) from error
 
 
-def xattrs_of(target: int | str) -> dict[str, str] | None:
+def xattrs_of(target: int | str, *, follow: bool = False) -> dict[str, str] | None:
     """The attributes that belong to a file's content or permissions, by name, as hexadecimal text; None for none."""
     try:
-        names = os.listxattr(target) if isinstance(target, int) else os.listxattr(target, follow_symlinks=False)
+        names = (
+            os.listxattr(target) if follow or isinstance(target, int) else os.listxattr(target, follow_symlinks=False)
+        )
         kept = {}
         for name in names:
             if name.startswith(("user.", "system.posix_acl_")) or name == "security.capability":

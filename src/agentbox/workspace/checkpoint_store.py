@@ -2,8 +2,8 @@
 """The checkpoints of a project, in `.agentbox/checkpoints/ID/`: taking one, and finding those that were taken.
 
 A directory of a checkpoint appears under its name when it is complete, by a rename: whatever is killed, there is a
-whole checkpoint or none. Contents that did not change since an earlier checkpoint are not kept again: its entries name
-the earlier one's file.
+whole checkpoint or none. Nothing waits for the disk: a checkpoint outlives every process, but maybe not the power.
+Contents that did not change since an earlier checkpoint are not kept again: its entries name the earlier one's file.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 from agentbox.errors import AgentboxError, CheckpointError, NotFoundError, WorkspaceError
 from agentbox.workspace.checkpoint_content import ContentWriter, is_full
 from agentbox.workspace.checkpoint_entries import Change, Entry, differences, is_unchanged
+from agentbox.workspace.checkpoint_places import open_directory
 from agentbox.workspace.checkpoint_scan import Found, Scope, entry_of, read_file, walk, xattrs_of
 from agentbox.workspace.checkpoint_times import LASTING, Trust
 from agentbox.workspace.names import shown
@@ -30,7 +31,7 @@ from agentbox.workspace.removal import remove_tree
 
 DIRECTORY = ".agentbox/checkpoints"
 KEPT = 10
-_FORMAT = "agentbox-checkpoint/1"
+FORMAT = "agentbox-checkpoint/1"
 _NAME = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}\Z")
 _FILE = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}/[a-z]+(?:-[0-9]+)?\Z")
 _A_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -67,18 +68,24 @@ class CheckpointStore:
     def make(self) -> None:
         """Make the directory, as the project's owner's. Raises CheckpointError."""
         try:
-            owner = os.stat(self.directory)
-            for path in (os.path.dirname(self.path), self.path):
+            with open_no_links(self.directory) as top:
+                owner = os.fstat(top)
+                here = os.dup(top)
                 try:
-                    os.mkdir(path, 0o777 if path != self.path else 0o755)
-                except FileExistsError:
-                    continue
-                if os.geteuid() == 0 and owner.st_uid != 0:
-                    os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+                    for name in DIRECTORY.split("/"):
+                        with contextlib.suppress(FileExistsError):
+                            os.mkdir(name, 0o755, dir_fd=here)
+                            if os.geteuid() == 0 and owner.st_uid != 0:
+                                os.chown(name, owner.st_uid, owner.st_gid, dir_fd=here, follow_symlinks=False)
+                        below = os.open(name, _A_DIRECTORY, dir_fd=here)
+                        os.close(here)
+                        here = below
+                finally:
+                    os.close(here)
         except OSError as error:
             raise CheckpointError(
                 f"{self.path} cannot be made: {error.strerror}",
-                hint="run in a directory that you may write to",
+                hint="run in a directory that you may write to; no part of it may be a link",
             ) from error
 
     def take(
@@ -103,7 +110,6 @@ class CheckpointStore:
                 fcntl.flock(own, fcntl.LOCK_EX)
                 entries = self._fill(own, name, run_id, scope, made, snapback)
                 os.rename(new, name, src_dir_fd=store_fd, dst_dir_fd=store_fd)
-                os.fsync(store_fd)
             except OSError as error:
                 self._remove(store_fd, new)
                 raise _not_kept(self.path, error) from error
@@ -134,10 +140,11 @@ class CheckpointStore:
         finally:
             writer.close()
         _leave_out(entries, made)
-        text = _dump({"format": _FORMAT, "entries": entries})
+        text = dump({"format": FORMAT, "entries": entries})
         write_file(own, "before", text)
         details = {
-            "format": _FORMAT,
+            "format": FORMAT,
+            "id": name,
             "run_id": run_id,
             "snapback": snapback,
             "directory": scope.directory,
@@ -149,7 +156,7 @@ class CheckpointStore:
             "sha256": hashlib.sha256(text).hexdigest(),
             "uses": sorted({entry.file.partition("/")[0] for entry in entries.values() if entry.file} - {name}),
         }
-        write_file(own, "details", _dump(details))
+        write_file(own, "details", dump(details))
         return entries
 
     def _kept(self, found: Found, before: Entry | None, writer: ContentWriter, trust: Trust) -> Entry:
@@ -186,7 +193,7 @@ class CheckpointStore:
         changes = differences(before, after)
         with self._locked(fcntl.LOCK_SH) as store_fd, _opened(store_fd, name) as own:
             try:
-                replace_file(own, "changes", _dump({"format": _FORMAT, "changes": changes}))
+                replace_file(own, "changes", dump({"format": FORMAT, "changes": changes}))
             except OSError as error:
                 raise _not_kept(self.path, error) from error
         return changes
@@ -194,23 +201,31 @@ class CheckpointStore:
     def all(self) -> list[Taken]:
         """The checkpoints that this user took, the newest first."""
         found = []
-        with contextlib.suppress(OSError):
-            for name in filter(_NAME.match, os.listdir(self.path)):
+        with contextlib.suppress(OSError), open_no_links(self.path) as store_fd:
+            for name in filter(_NAME.match, os.listdir(store_fd)):
                 with contextlib.suppress(AgentboxError, OSError):
                     found.append(self.get(name))
         return sorted(found, key=lambda taken: float(taken.details["created"]), reverse=True)
 
     def hold(self, name: str) -> int:
         """A descriptor that says, as long as it is open, that the run of a checkpoint goes on. Raises OSError."""
-        fd = os.open(f"{self.path}/{name}", _A_DIRECTORY)
+        with open_no_links(self.path) as store_fd:
+            fd = os.open(name, _A_DIRECTORY, dir_fd=store_fd)
         fcntl.flock(fd, fcntl.LOCK_SH)
         return fd
 
     def get(self, name: str) -> Taken:
         """The checkpoint of that name. Raises NotFoundError, CheckpointError where it is somebody else's."""
-        if not _NAME.match(name) or not os.path.isdir(f"{self.path}/{name}"):
-            raise NotFoundError(f"there is no checkpoint {shown(name)}", hint="`agentbox undo --list` names them all")
-        return Taken(name, _load(self._read(name, "details")))
+        unknown = NotFoundError(f"there is no checkpoint {shown(name)}", hint="`agentbox undo --list` names them all")
+        if not _NAME.match(name):
+            raise unknown
+        try:
+            details = load(self._read(name, "details"))
+        except FileNotFoundError:
+            raise unknown from None
+        if details["id"] != name:
+            raise _changed(f"{self.path}/{name}/details")
+        return Taken(name, details)
 
     def find(self, named: str) -> Taken:
         """The checkpoint of that name, or of the run with that id; the beginning of either is enough. Raises
@@ -227,17 +242,16 @@ class CheckpointStore:
         text = self._read(taken.id, "before")
         if hashlib.sha256(text).hexdigest() != taken.details["sha256"]:
             raise _changed(f"{self.path}/{taken.id}/before")
-        return {path: entry_of_row(row) for path, row in _load(text)["entries"].items()}
+        return {path: entry_of_row(row) for path, row in load(text)["entries"].items()}
 
     def changes(self, taken: Taken) -> list[Change] | None:
         """What the run changed, None where it ended before that could be noted. Raises CheckpointError."""
-        try:
-            text = self._read(taken.id, "changes")
-        except FileNotFoundError:
+        text = self.read(taken, "changes")
+        if text is None:
             return None
         return [
             Change(path, None if one is None else entry_of_row(one), None if other is None else entry_of_row(other))
-            for path, one, other in _load(text)["changes"]
+            for path, one, other in load(text)["changes"]
         ]
 
     def read(self, taken: Taken, file: str) -> bytes | None:
@@ -251,27 +265,22 @@ class CheckpointStore:
         """A file of a checkpoint of this user's own: whoever else could write there decides nothing. Raises
         FileNotFoundError, CheckpointError."""
         try:
-            own = os.open(f"{self.path}/{name}", _A_DIRECTORY)
-        except OSError as error:
-            raise CheckpointError(
-                f"the checkpoint {name} cannot be read: {error.strerror}", hint="ask the user who started that run"
-            ) from error
-        try:
-            status = os.fstat(own)
-            if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
-                raise CheckpointError(
-                    f"the checkpoint {name} belongs to another user",
-                    hint=f"undo it as the user with the uid {status.st_uid}, who started that run",
-                )
-            fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=own)
-            with open(fd, "rb") as opened:
-                return opened.read(_MAX_MANIFEST_BYTES)
+            with open_no_links(self.path) as store_fd, _opened(store_fd, name) as own:
+                status = os.fstat(own)
+                if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
+                    raise CheckpointError(
+                        f"the checkpoint {name} belongs to another user",
+                        hint=f"undo it as the user with the uid {status.st_uid}, who started that run",
+                    )
+                fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=own)
+                with open(fd, "rb") as opened:
+                    return opened.read(_MAX_MANIFEST_BYTES)
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise CheckpointError(f"{self.path}/{name}/{file} cannot be read: {error.strerror}") from error
-        finally:
-            os.close(own)
+            raise CheckpointError(
+                f"{self.path}/{name}/{file} cannot be read: {error.strerror}", hint="ask the user who started that run"
+            ) from error
 
     @contextlib.contextmanager
     def opened(self, taken: Taken) -> Iterator[tuple[int, int]]:
@@ -295,16 +304,11 @@ class CheckpointStore:
     @contextlib.contextmanager
     def _locked(self, how: int) -> Iterator[int]:
         try:
-            fd = os.open(self.path, _A_DIRECTORY)
-        except OSError as error:
-            raise CheckpointError(f"{self.path} cannot be opened: {error.strerror}") from error
-        try:
-            fcntl.flock(fd, how)
-            yield fd
+            with open_no_links(self.path) as fd:
+                fcntl.flock(fd, how)
+                yield fd
         except BlockingIOError as error:
             raise CheckpointError(f"{self.path} is in use", hint="try again when no run goes on") from error
-        finally:
-            os.close(fd)
 
     def tidy(self) -> None:
         """Remove the oldest checkpoints beyond those that are kept, but for contents that newer ones use. Raises
@@ -321,8 +325,10 @@ class CheckpointStore:
                     for file in ("details", "changes", "before", "undone"):
                         with contextlib.suppress(FileNotFoundError):
                             os.unlink(file, dir_fd=own)
+            known = {taken.id for taken in every}
             for name in os.listdir(store_fd):
-                if _NAME.match(name) and name not in used and not os.path.exists(f"{self.path}/{name}/details"):
+                # Those of others stay: they cannot be read, and not be removed.
+                if _NAME.match(name) and name not in used | known and _has_no_details(store_fd, name):
                     self._remove(store_fd, name)
 
     def _sweep(self, store_fd: int) -> None:
@@ -348,6 +354,30 @@ def _opened(store_fd: int, name: str) -> Iterator[int]:
         os.close(fd)
 
 
+def _has_no_details(store_fd: int, name: str) -> bool:
+    try:
+        os.stat(f"{name}/details", dir_fd=store_fd)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+@contextlib.contextmanager
+def open_no_links(path: str) -> Iterator[int]:
+    """A descriptor of a directory, for reading too, no part of whose path is a link. Raises OSError."""
+    place = open_directory(path)
+    try:
+        fd = os.open(".", _A_DIRECTORY, dir_fd=place)
+    finally:
+        os.close(place)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def _leave_out(entries: dict[str, Entry], made: frozenset[str]) -> None:
     """What was made for the run's own sake was not there before it, unless somebody has put something there."""
     for path in sorted(made, key=len, reverse=True):
@@ -360,12 +390,9 @@ def _leave_out(entries: dict[str, Entry], made: frozenset[str]) -> None:
 
 
 def write_file(dir_fd: int, name: str, text: bytes) -> None:
-    """Write a new file and bring it to the disk. Raises OSError."""
-    fd = os.open(name, _A_NEW_FILE, 0o600, dir_fd=dir_fd)
-    with open(fd, "wb") as file:
+    """Write a new file. Raises OSError."""
+    with open(os.open(name, _A_NEW_FILE, 0o600, dir_fd=dir_fd), "wb") as file:
         file.write(text)
-        file.flush()
-        os.fdatasync(fd)
 
 
 def replace_file(dir_fd: int, name: str, text: bytes) -> None:
@@ -378,16 +405,21 @@ def replace_file(dir_fd: int, name: str, text: bytes) -> None:
     os.rename(new, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
 
-def _dump(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode("ascii")
+def dump(value: Any) -> bytes:
+    """A file of a checkpoint: the digest of what follows, and JSON."""
+    text = json.dumps(value, separators=(",", ":")).encode("ascii")
+    return hashlib.sha256(text).hexdigest().encode("ascii") + b"\n" + text
 
 
-def _load(text: bytes) -> Any:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise CheckpointError("the checkpoint is damaged", hint="it cannot be used any more") from error
-    if not isinstance(value, dict) or value.get("format") != _FORMAT:
+def load(text: bytes) -> Any:
+    """What `dump` gave. Raises CheckpointError where it was changed."""
+    digest, _, body = text.partition(b"\n")
+    if hashlib.sha256(body).hexdigest().encode("ascii") != digest:
+        raise CheckpointError(
+            "the checkpoint is damaged: a file of it was changed", hint="nothing was restored from it"
+        )
+    value = json.loads(body)
+    if value.get("format") != FORMAT:
         raise CheckpointError(
             "the checkpoint has a form that this agentbox does not know", hint="use the version that took it"
         )

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +13,9 @@ from agentbox.errors import CheckpointError
 from agentbox.workspace.checkpoint_content import ContentReader, ContentWriter, is_full
 from agentbox.workspace.checkpoint_entries import Change, Entry, differences
 from agentbox.workspace.checkpoint_places import Places
-from agentbox.workspace.checkpoint_restore import Plan, plan, remove_temporaries, restore
+from agentbox.workspace.checkpoint_restore import Plan, plan, remove_temporaries, restore, times_around
 from agentbox.workspace.checkpoint_scan import Found, Scope, entry_of, read_file, walk
-from agentbox.workspace.checkpoint_store import CheckpointStore, Taken, entry_of_row, replace_file
+from agentbox.workspace.checkpoint_store import FORMAT, CheckpointStore, Taken, dump, entry_of_row, load, replace_file
 
 _STATE = "undone"
 
@@ -39,19 +38,20 @@ class Undoing:
 @dataclass(frozen=True, slots=True)
 class State:
     """Where a checkpoint stands: `word` is '', 'undoing', 'undone' or 'redoing'; `steps` are what was undone, the
-    `before` of each with the content that it had."""
+    `before` of each with the content that it had, `times` those of directories around them."""
 
     word: str
     steps: tuple[Change, ...]
+    times: Mapping[str, int]
 
 
 def state_of(store: CheckpointStore, taken: Taken) -> State:
     """Whether the run was undone. Raises CheckpointError."""
     text = store.read(taken, _STATE)
     if text is None:
-        return State("", ())
-    value = json.loads(text)
-    return State(value["state"], tuple(_change(row) for row in value["steps"]))
+        return State("", (), {})
+    value = load(text)
+    return State(value["state"], tuple(_change(row) for row in value["steps"]), value["times"])
 
 
 def changes_of(store: CheckpointStore, taken: Taken, *, force: bool) -> list[Change]:
@@ -107,11 +107,13 @@ def undo(store: CheckpointStore, taken: Taken, *, force: bool = False) -> Undoin
         steps = _kept(own, taken.id, found, begun)
         if not steps:
             return Undoing(conflicts=found.conflicts)
-        _note(own, "undoing", steps)
+        # Those of an undoing that was broken off are from before it.
+        times = {**times_around(found.steps), **(state.times if broken_off else {})}
+        _note(own, "undoing", steps, times)
         with ContentReader(store_fd) as reader:
-            done = restore(found.steps, reader, store.before(taken))
+            done = restore(found.steps, reader, store.before(taken), times)
         left = {path for path, _ in done.left}
-        _note(own, "undone", [step for step in steps if step.path not in left])
+        _note(own, "undone", [step for step in steps if step.path not in left], {})
     return Undoing(done.paths, found.conflicts, done.left)
 
 
@@ -126,16 +128,17 @@ def redo(store: CheckpointStore, taken: Taken, *, force: bool = False) -> Undoin
         begun = frozenset(step.path for step in state.steps) if state.word != "undone" else frozenset()
         remove_temporaries(begun)
         found = plan(wanted, force=force, begun=begun)
-        _note(own, "redoing", state.steps)
+        times = {**times_around(found.steps), **(state.times if state.word == "redoing" else {})}
+        _note(own, "redoing", state.steps, times)
         known = {step.path: step.before for step in state.steps if step.before is not None}
         with ContentReader(store_fd) as reader:
-            done = restore(found.steps, reader, known)
+            done = restore(found.steps, reader, known, times)
         if not found.conflicts and not done.left:
             for name in os.listdir(own):
                 if name == _STATE or name.startswith("redo"):
                     os.unlink(name, dir_fd=own)
         else:
-            _note(own, "undone", state.steps)
+            _note(own, "undone", state.steps, {})
     return Undoing(done.paths, found.conflicts, done.left)
 
 
@@ -185,8 +188,8 @@ def _check_place(store: CheckpointStore, taken: Taken) -> None:
         )
 
 
-def _note(own: int, word: str, steps: Iterable[Change]) -> None:
-    replace_file(own, _STATE, json.dumps({"state": word, "steps": list(steps)}).encode("ascii"))
+def _note(own: int, word: str, steps: Iterable[Change], times: Mapping[str, int]) -> None:
+    replace_file(own, _STATE, dump({"format": FORMAT, "state": word, "steps": list(steps), "times": times}))
 
 
 def _change(row: Any) -> Change:
