@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _MODULE = type(sys)
 _FLOATS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
-_WHOLE = tuple([name + "_ns" for name in _FLOATS])
+# As CPython makes seconds of them.
+_NANOSECONDS = 1e9
 _SHOWING = ("localtime", "gmtime", "ctime", "asctime", "strftime")
 # Modules that wait, and their names for a clock or for the module of clocks.
 WAITING = {
@@ -39,15 +40,17 @@ _UTCNOW = (
     "datetime.datetime.utcnow() is deprecated and scheduled for removal in a future version. Use timezone-aware objects"
     " to represent datetimes in UTC: datetime.datetime.now(datetime.UTC)."
 )
-_KEPT_CALLS = 64
+# As in `clocks`, names and values.
+_KEPT = 512
 
 
 def real_clocks() -> dict[str, Any]:
-    """The functions behind the names that calls are recorded by."""
-    found = {f"time.{name}": getattr(time, name) for name in (*_FLOATS, *_WHOLE) if hasattr(time, name)}
-    for name in _SHOWING:
-        found[f"time.{name}"] = time.time
-    found["datetime.now"] = found["datetime.utcnow"] = time.time
+    """The functions behind the names that calls are recorded by: each gives nanoseconds."""
+    found = {}
+    for name in _FLOATS:
+        found[f"time.{name}"] = found[f"time.{name}_ns"] = getattr(time, f"{name}_ns")
+    for name in (*[f"time.{name}" for name in _SHOWING], "datetime.now", "datetime.utcnow"):
+        found[name] = time.time_ns
     return found
 
 
@@ -59,9 +62,10 @@ def install(ask: Any, calls: Any, quick: Any, bound: Any, later: Any, replay: bo
     shadow.__dict__.update(time.__dict__)
     put = {}
     for name in _FLOATS:
-        put[name] = _clock(name, getattr(time, name), ask, calls, quick, float)
-    for name in _WHOLE:
-        put[name] = _clock(name, getattr(time, name), ask, calls, quick, int)
+        for whole in (False, True):
+            shown = f"{name}_ns" if whole else name
+            clock = _clock(f"time.{shown}", getattr(time, f"{name}_ns"), ask, calls, quick, whole)
+            put[shown] = _dressed(clock, shown, "time")
     for name in _SHOWING:
         put[name] = bound(_showing(name, getattr(time, name), ask, 1 if name == "strftime" else 0), name)
     if replay:
@@ -83,24 +87,33 @@ def install(ask: Any, calls: Any, quick: Any, bound: Any, later: Any, replay: bo
 
     for module, names in WAITING.items():
         later(module, restore(names))
-    later("datetime", lambda module: _patch_datetime(module, ask))
+    later("datetime", lambda module: _patch_datetime(module, _clocks(ask, calls, quick, shadow.time_ns)))
 
 
-def _clock(name: str, real: Any, ask: Any, calls: Any, quick: Any, kind: Any) -> Any:
-    called = f"time.{name}"
-    add = calls.append
+def _clock(called: str, real: Any, ask: Any, calls: Any, quick: Any, whole: bool) -> Any:
+    """A function that gives what a clock says: whole nanoseconds, or seconds."""
+    add = calls.extend
 
-    # As an attribute of a class it gets an instance, which the built-in function does not.
+    # As an attribute of a class they get an instance, which the built-in functions do not.
     def clock(_: Any = None) -> Any:
         if not quick:
-            return kind(ask("clock", called))
+            return int(ask("clock", called)) / _NANOSECONDS
         value = real()
         add((called, value))
-        if len(calls) >= _KEPT_CALLS:
+        if len(calls) >= _KEPT:
+            ask("clocks are full")
+        return value / _NANOSECONDS
+
+    def whole_clock(_: Any = None) -> Any:
+        if not quick:
+            return int(ask("clock", called))
+        value = real()
+        add((called, value))
+        if len(calls) >= _KEPT:
             ask("clocks are full")
         return value
 
-    return _dressed(clock, name, "time")
+    return whole_clock if whole else clock
 
 
 def _dressed(function: Any, name: str, module: str) -> Any:
@@ -119,7 +132,7 @@ def _showing(name: str, real: Any, ask: Any, at: int) -> Any:
     def show(_: Any, *arguments: Any) -> Any:
         if len(arguments) < at or (len(arguments) > at and (arguments[at] is not None or broken_down)):
             return real(*arguments)
-        now = float(ask("clock", called))
+        now = int(ask("clock", called)) / _NANOSECONDS
         return real(*arguments[:at], local(now) if broken_down else now)
 
     return show
@@ -157,7 +170,11 @@ class _Peek:
 _replaced: list[Any] = []
 
 
-def _patch_datetime(module: Any, ask: Any) -> None:
+def _clocks(ask: Any, calls: Any, quick: Any, real: Any) -> Any:
+    return [_clock(f"datetime.{name}", real, ask, calls, quick, False) for name in ("now", "utcnow")]
+
+
+def _patch_datetime(module: Any, clocks: Any) -> None:
     """`now` and `utcnow`; `today` asks `time.time` by itself. The class stays the same class."""
     found = module.datetime
     names = found.__dict__ | _Peek()
@@ -165,18 +182,17 @@ def _patch_datetime(module: Any, ask: Any) -> None:
         return
     at = names["fromtimestamp"]
     utc = module.timezone.utc
+    present, present_utc = clocks
 
     def now(cls: Any, tz: Any = None) -> Any:
-        value = float(ask("clock", "datetime.now"))
-        return at.__get__(None, cls)(value, tz)
+        return at.__get__(None, cls)(present(), tz)
 
     def utcnow(cls: Any) -> Any:
         if sys.version_info >= (3, 12):
             import _warnings
 
             _warnings.warn(_UTCNOW, DeprecationWarning, 2)
-        value = float(ask("clock", "datetime.utcnow"))
-        return at.__get__(None, cls)(value, utc).replace(tzinfo=None)
+        return at.__get__(None, cls)(present_utc(), utc).replace(tzinfo=None)
 
     for function in (now, utcnow):
         name = function.__name__

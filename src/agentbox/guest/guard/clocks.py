@@ -20,20 +20,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# The host is told of so many calls at once.
-KEPT_CALLS = 64
-_EXACT_CALLS = 20_000
+# Twice as many: a name and a value for each. The host is told of so many calls at once.
+KEPT = 512
+_EXACT = 40_000
 _BUSY_SECONDS = 0.003
 _STEP_SECONDS = 0.0001
 _MAX_SAFE_INTEGER = (1 << 53) - 1
-_MAX_TIMES = 1_000_000
-_PLAIN = (float, int, str)
 
 
 @sealed
 class Clocks:
-    """The calls of one process. `real` are the functions by their names, `quick` is true while `clock_doors` may put
-    calls into the first lane's list itself."""
+    """The calls of one process. `real` are the functions by their names, all in nanoseconds; `quick` is true while
+    `clock_doors` may put calls into the first lane's list itself, name after value after name."""
 
     def __init__(self, effects: Effects, real: Any, quick: Any) -> None:
         self._effects = effects
@@ -45,6 +43,7 @@ class Clocks:
         self._told = 0
         self._since = monotonic()
         self._coarse = False
+        self._repeated = 0
         self._alone = True
         self._ended = effects.replay
         if not effects.replay:
@@ -52,6 +51,8 @@ class Clocks:
 
     def call(self, name: str) -> Any:
         """What the caller gets from a clock."""
+        if type(name) is not str:
+            raise TypeError("a clock has a name")
         lane = self._lanes.here()
         if ">" in lane.name or name not in self._real:
             # In a replay nothing of such an effect happens.
@@ -59,17 +60,14 @@ class Clocks:
         if self._effects.replay:
             return self._served(lane, name)
         value = self._real[name]()
-        calls = lane.calls
         if self._coarse:
-            last = lane.counts.get(name)
-            now = monotonic()
-            if last is not None and now - last[0] < _STEP_SECONDS and calls and _is_again(calls[-1], name, last[1]):
-                calls[-1] = (name, last[1], calls[-1][2] + 1 if len(calls[-1]) > 2 else 2)
-                return last[1]
-            lane.counts[name] = (now, value)
-        calls.append((name, value))
+            again = self._stands_still(lane, name)
+            if again is not None:
+                return again
+            lane.counts[name] = [monotonic(), value]
+        lane.calls.extend((name, value))
         self._open[id(lane)] = lane
-        if len(calls) >= KEPT_CALLS:
+        if len(lane.calls) >= KEPT:
             self.tell(lane)
         return value
 
@@ -81,24 +79,20 @@ class Clocks:
         """Hand the calls of a lane to the host."""
         if self._effects.replay:
             return
-        calls = lane.calls
-        taken = []
-        # Another thread may do the same at this moment: each call is taken once.
-        while calls:
-            try:
-                taken.append(calls.pop(0))
-            except IndexError:
-                break
+        if lane.busy:
+            # Another thread does so at this moment, before a fork or at the end.
+            return
+        lane.busy = True
+        taken = lane.calls[:]
+        del lane.calls[: len(taken)]
         self._open.pop(id(lane), None)
-        told = [entry for entry in [_entry(call) for call in taken] if entry is not None]
-        if told:
-            text = text_of({"calls": told})
+        args = _text(taken)
+        if args:
             self._effects.channel.send(
-                f'{{"id":0,"kind":"observe","op":"clock.values","args":{text},"lane":{text_of(lane.name)}}}'.encode(
-                    "ascii"
-                )
+                f'{{"id":0,"kind":"observe","op":"clock.values","args":{args},"lane":{text_of(lane.name)}}}'.encode()
             )
-            self._pace(told)
+            self._pace(taken)
+        lane.busy = False
 
     def tell_first(self) -> None:
         """Hand over what the caller's lane holds: something else of it follows."""
@@ -168,14 +162,31 @@ class Clocks:
                 self._open.pop(id(lane), None)
         return entry[1]
 
-    def _pace(self, told: Any) -> None:
+    def _stands_still(self, lane: Any, name: str) -> Any:
+        """What a clock says that moves in steps, when it has not moved; None when it has."""
+        last = lane.counts.get(name)
+        calls = lane.calls
+        if last is None or len(calls) < 2 or monotonic() - last[0] >= _STEP_SECONDS:
+            return None
+        before, times = calls[-2], calls[-1]
+        if type(before) is not str or before != name:
+            return None
+        if _is_times(times):
+            times[0] += 1
+        else:
+            calls.extend((name, [1]))
+        self._repeated += 1
+        return last[1]
+
+    def _pace(self, calls: Any) -> None:
         """Whether the program looks at its clocks so often that they go in steps now."""
         before, self._since = self._since, monotonic()
-        self._told += len(told)
-        busy = self._told > _EXACT_CALLS and self._since - before < _BUSY_SECONDS and len(told) >= KEPT_CALLS
+        self._told += len(calls)
+        busy = self._told > _EXACT and self._since - before < _BUSY_SECONDS and len(calls) >= KEPT
         if self._coarse:
             # While they go in steps, a full list takes that many steps at least.
-            busy = sum([entry[2] for entry in told if len(entry) > 2]) > KEPT_CALLS
+            busy = self._repeated > KEPT
+            self._repeated = 0
         if busy is not self._coarse:
             self._coarse = busy
             if self._alone:
@@ -183,21 +194,52 @@ class Clocks:
 
 
 def unused(lane: Any) -> int:
-    """How many calls the host served and nobody made."""
-    return sum([entry[2] if len(entry) > 2 else 1 for entry in lane.served]) if lane.served else 0
+    """How many of the steps that the host served were not done to their end."""
+    return len(lane.served) if lane.served else 0
 
 
-def _is_again(call: Any, name: str, value: Any) -> bool:
-    return type(call) is tuple and call[0] == name and call[1] == value and (len(call) < 3 or call[2] < _MAX_TIMES)
+def _text(calls: Any) -> str:
+    """What is told of calls: runs of one clock as its first value and what follows as differences, where `[n]` stands
+    for n calls that saw the value before it. A program can have put anything there; then nothing is told."""
+    names, values = calls[::2], calls[1::2]
+    if len(names) != len(values) or not names or [name for name in names if type(name) is not str]:
+        return ""
+    runs = []
+    start = 0
+    if names.count(names[0]) == len(names):
+        runs.append(_run(names[0], values))
+    else:
+        for at in range(1, len(names) + 1):
+            if at == len(names) or names[at] != names[start]:
+                runs.append(_run(names[start], values[start:at]))
+                start = at
+    return '{"calls":[' + ",".join([run for run in runs if run]) + "]}"
 
 
-def _entry(call: Any) -> Any:
-    """A call as it is recorded; None for what a program put there itself."""
-    if type(call) is not tuple or not 2 <= len(call) <= 3 or type(call[0]) is not str:
-        return None
-    value = call[1]
-    if type(value) not in _PLAIN:
-        return None
-    if type(value) is int and not -_MAX_SAFE_INTEGER <= value <= _MAX_SAFE_INTEGER:
-        value = str(value)
-    return [call[0], value, *call[2:3]]
+def _run(name: str, values: Any) -> str:
+    other = [value for value in values if type(value) is not int]
+    if not other and max(values) - min(values) > _MAX_SAFE_INTEGER:
+        return ",".join([_run(name, [value]) for value in values])
+    if not other:
+        first = values[0]
+        # In C as far as possible: a program may do little else than look at a clock.
+        before = [first, *values]
+        more = str([value - before[at] for at, value in enumerate(values)][1:]) if len(values) > 1 else ""
+    elif type(values[0]) is int and not [value for value in other if not _is_times(value)]:
+        first = last = values[0]
+        steps: list[Any] = []
+        for value in values[1:]:
+            if type(value) is list:
+                steps.append(value)
+            else:
+                steps.append(value - last)
+                last = value
+        more = str(steps)
+    else:
+        return ""
+    shown = str(first) if -_MAX_SAFE_INTEGER <= first <= _MAX_SAFE_INTEGER else f'"{first}"'
+    return f"[{text_of(name)},{shown},{more}]" if more else f"[{text_of(name)},{shown}]"
+
+
+def _is_times(value: Any) -> bool:
+    return type(value) is list and len(value) == 1 and type(value[0]) is int

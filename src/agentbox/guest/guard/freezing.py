@@ -42,7 +42,7 @@ def freezing(given: dict[str, str], doors: Any, effects: Any, services: Any, spa
         if not live:
             clock_doors.install(doors.ask, frozen.calls, frozen.quick, doors.bound, doors.later, effects.replay)
             generators, in_child = random_doors.install(
-                doors.ask, frozen.alone, frozen.inside, doors.bound, doors.replace, doors.later
+                doors.ask, frozen.one, frozen.inside, doors.bound, doors.replace, doors.later
             )
         random_doors.install_order(doors.bound, doors.replace)
         door("lane_doors").install(doors.ask, frozen.variable, generators, doors.bound, doors.replace, doors.later)

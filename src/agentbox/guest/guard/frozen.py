@@ -12,7 +12,7 @@ from _thread import get_ident
 from .clocks import Clocks
 from .effects import Effects
 from .randomness import Randomness
-from .seal import sealed
+from .seal import Method, sealed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,9 +32,10 @@ class Frozen:
         # What the doors look at by themselves.
         self.calls = self._lanes.first().calls
         self.quick: list[Any] = []
-        self.alone: list[Any] = [True]
+        self.one: list[bool] = [True]
         self.inside: list[int] = []
-        self._alone_before: list[Any] = []
+        self._inside: list[int] = []
+        self._many = False
         self.variable: Any = ContextVar("lane")
         self._clocks = Clocks(effects, real, self.quick)
         self._randomness = Randomness(self._lanes, seed, sha256)
@@ -50,9 +51,11 @@ class Frozen:
             "clock": self._clocks.call,
             "clocks are full": self._clocks.full,
             "draw": self.draw,
+            "draw blocks": self._randomness.blocks,
             "ends": self._clocks.end,
             "starts thread": self.starts_thread,
             "enter lane": lanes.enter,
+            "leave lane": lanes.leave,
             "task lane": lanes.task,
             "call lane": self.call_lane,
             "chunk lane": self.chunk_lane,
@@ -66,7 +69,7 @@ class Frozen:
 
     def starts_thread(self, function: Any) -> Any:
         """A thread is about to start: its lane, where nothing else would give it one."""
-        if type(function).__name__ != "method":
+        if type(function) is not Method:
             return self._lanes.child(".")
         if not _HAS_EVENT:
             self._lanes.thread_starts(function)
@@ -83,21 +86,20 @@ class Frozen:
     def more_lanes(self) -> None:
         """A second lane begins."""
         self._clocks.more_lanes()
-        if True in self.alone:
-            self.alone.remove(True)
+        self._many = True
+        self.one.clear()
 
     def on_effect(self, inside: bool) -> None:
         """The caller enters an effect that is recorded as one, or leaves it."""
         self._clocks.effect(inside)
         me = get_ident()
         if inside:
-            self.inside.append(me)
-            self._alone_before = self.alone[:]
-            self.alone.clear()
+            self._inside.append(me)
+            self.one.clear()
         else:
-            self.inside[:] = [thread for thread in self.inside if thread != me]
-            if not self.inside:
-                self.alone[:] = self._alone_before
+            self._inside.remove(me)
+            self.one[:] = [] if self._many else [True]
+        self.inside[:] = self._inside
 
     def forks(self) -> None:
         """Before a fork."""
@@ -108,6 +110,7 @@ class Frozen:
         """In the child after a fork, when it has its lane."""
         self._clocks.forked()
         self._lanes.on_more = self.more_lanes
+        self._inside.clear()
         self.inside.clear()
-        if True not in self.alone:
-            self.alone.insert(0, True)
+        self._many = False
+        self.one[:] = [True]

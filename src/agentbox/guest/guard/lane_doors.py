@@ -26,11 +26,10 @@ def install(ask: Any, lanes: Any, generators: Any, bound: Any, replace: Any, lat
     real = _thread.start_new_thread
 
     def start_new_thread(_: Any, function: Any, *arguments: Any) -> int:
-        method = type(function).__name__ == "method"
         lane = ask("starts thread", function)
-        if method or lane is None:
+        if lane is None:
             return real(function, *arguments)
-        return real(_in_lane(ask, lane, function), *arguments)
+        return real(_in_lane(ask, lane, function, generators), *arguments)
 
     door = bound(start_new_thread, "start_new_thread")
     _thread.start_new_thread = _thread.start_new = door
@@ -43,8 +42,8 @@ def install(ask: Any, lanes: Any, generators: Any, bound: Any, replace: Any, lat
     if hasattr(sys.modules.get("threading"), "_start_new_thread"):
         patch_threading(sys.modules["threading"])
     later("asyncio.base_events", lambda module: _patch_loop(module.BaseEventLoop, ask, lanes, generators))
-    later("concurrent.futures.thread", lambda module: _patch_pool(module._WorkItem, ask))
-    later("multiprocessing.pool", lambda module: _patch_thread_pool(module.ThreadPool, ask))
+    later("concurrent.futures.thread", lambda module: _patch_pool(module._WorkItem, ask, generators))
+    later("multiprocessing.pool", lambda module: _patch_thread_pool(module.ThreadPool, ask, generators))
 
 
 def _ending(real: Any, ask: Any, bound: Any, name: str) -> Any:
@@ -57,13 +56,18 @@ def _ending(real: Any, ask: Any, bound: Any, name: str) -> Any:
     return bound(end, name)
 
 
-def _in_lane(ask: Any, lane: Any, function: Any) -> Any:
+def _in_lane(ask: Any, lane: Any, function: Any, generators: Any) -> Any:
+    """A function that runs in a lane, with random numbers of its own."""
+
     def run(*arguments: Any, **named: Any) -> Any:
-        before = ask("enter lane", lane)
+        ask("enter lane", lane)
+        generator = generators.set(None) if generators is not None else None
         try:
             return function(*arguments, **named)
         finally:
-            ask("enter lane", before)
+            if generator is not None:
+                generators.reset(generator)
+            ask("leave lane")
 
     return run
 
@@ -91,7 +95,7 @@ def _patch_loop(kind: Any, ask: Any, lanes: Any, generators: Any) -> None:
     kind.create_task = create_task
 
 
-def _patch_pool(kind: Any, ask: Any) -> None:
+def _patch_pool(kind: Any, ask: Any, generators: Any) -> None:
     """A call has the lane that it got when it was given to the pool, whichever thread runs it."""
     real_init, real_run = kind.__init__, kind.run
 
@@ -100,16 +104,12 @@ def _patch_pool(kind: Any, ask: Any) -> None:
         self._agentbox_lane = ask("call lane")
 
     def run(self: Any, *arguments: Any, **named: Any) -> Any:
-        before = ask("enter lane", self._agentbox_lane)
-        try:
-            return real_run(self, *arguments, **named)
-        finally:
-            ask("enter lane", before)
+        return _in_lane(ask, self._agentbox_lane, real_run, generators)(self, *arguments, **named)
 
     kind.__init__, kind.run = init, run
 
 
-def _patch_thread_pool(kind: Any, ask: Any) -> None:
+def _patch_thread_pool(kind: Any, ask: Any, generators: Any) -> None:
     """The same for pools of `multiprocessing`: which lane gave a chunk is not known where it is queued, but its number
     is."""
     real = kind._setup_queues
@@ -121,7 +121,7 @@ def _patch_thread_pool(kind: Any, ask: Any) -> None:
         def quick_put(chunk: Any) -> None:
             if type(chunk) is tuple and len(chunk) == 5 and callable(chunk[2]):
                 lane = ask("chunk lane", chunk[0], chunk[1])
-                chunk = (*chunk[:2], _in_lane(ask, lane, chunk[2]), *chunk[3:])
+                chunk = (*chunk[:2], _in_lane(ask, lane, chunk[2], generators), *chunk[3:])
             put(chunk)
 
         self._quick_put = quick_put

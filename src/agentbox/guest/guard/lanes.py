@@ -28,6 +28,10 @@ _LOOK_UP: Any = object.__getattribute__
 _MAX_FORGOTTEN = 100_000
 
 
+class _Token:
+    __slots__ = ("__weakref__",)
+
+
 @sealed
 class Lanes:
     """The lanes of this process. A lane is a record: what it counts is `counts`, by the mark of its kind; `calls` are
@@ -41,6 +45,7 @@ class Lanes:
         self._first = _lane(_MAIN, [])
         self._current = _local()
         self._started: dict[int, Any] = {}
+        self._tokens: dict[int, Any] = {}
         self._pools = 0
         self._unnamed = 0
         self._loaded = sys.modules
@@ -75,9 +80,9 @@ class Lanes:
         return self._outside()
 
     def other(self, name: str) -> Any:
-        """A lane of that name."""
+        """What stands for a lane of that name."""
         self._has_more()
-        return _lane(self._named(name), [])
+        return self._token(_lane(self._named(name), []))
 
     def first(self) -> Any:
         """The lane of this process's main thread."""
@@ -90,23 +95,28 @@ class Lanes:
         return int(number)
 
     def child(self, mark: str) -> Any:
-        """A lane for the next of a kind that the caller's starts."""
-        parent = self.here()
-        self._has_more()
-        return _lane(self._named(f"{parent.name}{mark}{self.number(parent, mark)}"), [])
+        """What stands for a lane of the next of a kind that the caller's starts."""
+        return self._token(self._child(mark))
 
     def task(self) -> Any:
-        """A lane for the next task that the caller's makes."""
-        made = self.child("/")
+        """What stands for a lane of the next task that the caller's makes."""
+        made = self._child("/")
         made.thread = 0
-        return made
+        return self._token(made)
 
-    def enter(self, lane: Any) -> Any:
-        """This thread goes on in another lane; its own, to enter again afterwards."""
+    def enter(self, token: Any) -> None:
+        """This thread goes on in another lane, until it leaves it."""
         before = self._of_thread()
-        if type(lane) is Namespace:
-            self._current.lane = lane
-        return before
+        found = self._tokens.get(id(token))
+        self._current.before = (before, getattr(self._current, "before", None))
+        if found is not None and found[0]() is token:
+            self._current.lane = found[1]
+
+    def leave(self) -> None:
+        """This thread goes on in the lane that it was in before."""
+        before = getattr(self._current, "before", None)
+        if before is not None:
+            self._current.lane, self._current.before = before
 
     def enter_effect(self) -> None:
         """The caller begins an effect that is recorded as one: what it does inside has a lane of its own."""
@@ -138,7 +148,7 @@ class Lanes:
             lane = _lane(f"pool.{self._pools}", [])
             self._pools += 1
         else:
-            lane = self.child(".")
+            lane = self._child(".")
         key, started = id(thread), self._started
         if len(started) >= _MAX_FORGOTTEN:
             started.clear()
@@ -163,18 +173,20 @@ class Lanes:
         first.counts.clear()
         first.served = first.thread = first.inside = None
         first.depth = 0
+        first.busy = False
         self._started.clear()
         self._current = _local()
         if self._task is not None and self._task.get(None) is not None:
             first.thread = self._main
-            self._task.set(first)
+            self._task.set(self._token(first))
 
     def _outside(self) -> Any:
         """The lane of the caller, whatever effect it is inside of."""
         if self._task is not None:
-            lane = self._task.get(None)
-            if type(lane) is Namespace and lane.thread is not None:
-                me = get_ident()
+            token = self._task.get(None)
+            found = None if token is None else self._tokens.get(id(token))
+            if found is not None and found[0]() is token:
+                lane, me = found[1], get_ident()
                 if lane.thread == me:
                     return lane
                 if not lane.thread:
@@ -199,6 +211,18 @@ class Lanes:
             return lane if current is None else self._named(f"{lane}/{current.get_name()}")
         except Exception:
             return lane
+
+    def _child(self, mark: str) -> Any:
+        parent = self.here()
+        self._has_more()
+        return _lane(self._named(f"{parent.name}{mark}{self.number(parent, mark)}"), [])
+
+    def _token(self, lane: Any) -> Any:
+        """What a program can hold of a lane: nothing but that it is this one. The lane lives as long."""
+        made = _Token()
+        key, tokens = id(made), self._tokens
+        tokens[key] = (ref(made, lambda _: tokens.pop(key, None)), lane)
+        return made
 
     def _find(self, me: int) -> Any:
         self._has_more()
@@ -239,6 +263,7 @@ def _lane(name: str, calls: Any) -> Any:
     made.served = made.thread = made.inside = None
     made.counts = {}
     made.depth = 0
+    made.busy = False
     return made
 
 
@@ -247,6 +272,5 @@ def _is_worker(thread: Any) -> bool:
     if type(thread).__getattribute__ is not _LOOK_UP:
         return False
     target = thread.__dict__.get("_target")
-    return (
-        type(target) is _FUNCTION and target.__name__ == "_worker" and target.__module__ == "concurrent.futures.thread"
-    )
+    module = target.__module__ if type(target) is _FUNCTION else None
+    return type(module) is str and module == "concurrent.futures.thread" and target.__name__ == "_worker"

@@ -18,19 +18,27 @@ if TYPE_CHECKING:
     from typing import Any
 
 _SEED_BYTES = 32
+# What one draw takes at least.
+_BLOCK_BYTES = 32
 _NODE_BITS = 48
 # The address is none of a machine's.
 _MULTICAST = 1 << 40
 _name = attrgetter("name")
 
 
-def install(ask: Any, alone: Any, inside: Any, bound: Any, replace: Any, later: Any) -> Any:
-    """Put the functions in their places. The list `alone` has something in it while the main lane is the only one; the
-    list `inside` has the threads that are inside an effect. Gives what a new task does in its context, and what a
-    forked child does."""
+def install(ask: Any, one: Any, inside: Any, bound: Any, replace: Any, later: Any) -> Any:
+    """Put the functions in their places. The list `one` has something in it while the caller can only be the main
+    lane; the list `inside` has the threads that are inside an effect. Gives the variable of a context with the random
+    numbers of its lane, and what a forked child does."""
+    ready: list[bytes] = []
 
     def urandom(_: Any, size: Any) -> bytes:
-        return bytes(ask("draw", index(size)))
+        count = index(size)
+        if one and 0 <= count <= _BLOCK_BYTES:
+            if not ready:
+                ready.extend(ask("draw blocks"))
+            return ready.pop()[:count]
+        return bytes(ask("draw", count))
 
     draw = bound(urandom, "urandom")
     replace("urandom", draw)
@@ -41,8 +49,8 @@ def install(ask: Any, alone: Any, inside: Any, bound: Any, replace: Any, later: 
 
         replace("getrandom", bound(getrandom, "getrandom"))
     generator: Any = ContextVar("generator", default=None)
-    forked: list[Any] = []
-    later("random", lambda module: _patch_random(module, draw, alone, inside, generator, forked))
+    forked: list[Any] = [ready.clear]
+    later("random", lambda module: _patch_random(module, draw, one, inside, generator, forked))
     later("uuid", lambda module: _patch_uuid(module, draw))
     later("tempfile", lambda module: _patch_tempfile(module, draw))
 
@@ -101,7 +109,7 @@ Entries.__name__ = Entries.__qualname__ = "ScandirIterator"
 Entries.__module__ = "posix"
 
 
-def _patch_random(module: Any, draw: Any, alone: Any, inside: Any, generator: Any, forked: Any) -> None:
+def _patch_random(module: Any, draw: Any, one: Any, inside: Any, generator: Any, forked: Any) -> None:
     kind, instance = module.Random, module._inst
     real_seed = kind.seed
     module._urandom = draw
@@ -117,10 +125,12 @@ def _patch_random(module: Any, draw: Any, alone: Any, inside: Any, generator: An
     kind.seed = seed
     main = kind()
     main_random, main_bits = main.random, main.getrandbits
+    # Has something in it when the program has seeded its numbers.
+    seeded: list[bool] = []
 
     def mine() -> Any:
         """The generator of the caller's lane."""
-        if alone:
+        if one or seeded:
             return main
         me = get_ident()
         if inside and me in inside:
@@ -132,10 +142,10 @@ def _patch_random(module: Any, draw: Any, alone: Any, inside: Any, generator: An
         return known[1]
 
     def random() -> Any:
-        return main_random() if alone else mine().random()
+        return main_random() if one or seeded else mine().random()
 
     def getrandbits(k: Any, /) -> Any:
-        return main_bits(k) if alone else mine().getrandbits(k)
+        return main_bits(k) if one or seeded else mine().getrandbits(k)
 
     def gauss(mu: float = 0.0, sigma: float = 1.0) -> Any:
         return mine().gauss(mu, sigma)
@@ -145,19 +155,17 @@ def _patch_random(module: Any, draw: Any, alone: Any, inside: Any, generator: An
             mine().seed()
             return
         main.seed(a, version)
-        if "seeded" not in alone:
-            alone.append("seeded")
+        seeded[:] = [True]
 
     def getstate() -> Any:
         return mine().getstate()
 
     def setstate(state: Any) -> None:
         main.setstate(state)
-        if "seeded" not in alone:
-            alone.append("seeded")
+        seeded[:] = [True]
 
     def in_child() -> None:
-        if "seeded" not in alone:
+        if not seeded:
             main.seed()
         generator.set((get_ident(), main))
 

@@ -18,6 +18,7 @@ _BLOCK_BYTES = 32
 _KEY_BYTES = 64
 _DRAWN = "random"
 _MOST_BLOCKS = 8
+_READY_BLOCKS = 32
 # Of one draw; the real function has the same limit.
 _MAX_BYTES = (1 << 31) - 1
 
@@ -43,6 +44,11 @@ class Randomness:
         if size <= _BLOCK_BYTES * _MOST_BLOCKS:
             return b"".join([self._block(lane) for _ in range(-(-size // _BLOCK_BYTES))])[:size]
         return bytes(_shake(self._block(lane)).digest(size))
+
+    def blocks(self) -> Any:
+        """The next blocks of the caller's lane, the first one last."""
+        lane = self._lanes.here()
+        return [self._block(lane) for _ in range(_READY_BLOCKS)][::-1]
 
     def _block(self, lane: Any) -> bytes:
         inner, outer = self._inner.copy(), self._outer.copy()
