@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: MIT
+"""A durable gVisor box: its agent's stream, its workspace on the host, what its root may, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from agentbox.isolation.backends.gvisor.durable import GvisorDurable, Kind, stock_of
+from agentbox.isolation.durable import DurableBox, DurableRequest, agent_commands
+from agentbox.isolation.facilities import Facilities
+from agentbox.linux.cgroup_owners import owner_name
+from agentbox.models import Confinement, Limits
+
+LIMITS = Limits(timeout_seconds=20, memory_mb=512, cpus=1.0, pids=64, disk_mb=16, max_output_bytes=1 << 16)
+END = b"=end=\n"
+
+
+@contextlib.asynccontextmanager
+async def box_around(workspace: Path, user: str = "agent") -> AsyncIterator[DurableBox]:
+    facilities = await Facilities.open()
+    facilities.gvisor_pool_size = 0
+    try:
+        box = await GvisorDurable(facilities).launch_durable(
+            DurableRequest("test", str(workspace), Confinement(LIMITS), user=user)
+        )
+        try:
+            yield box
+        finally:
+            await box.destroy()
+    finally:
+        await facilities.close()
+
+
+async def said(box: DurableBox, script: str) -> str:
+    """What a shell in the box says to a script."""
+    stream = await box.open_stream(["/bin/sh"], {}, "", "/work")
+    try:
+        await stream.write(f"exec 2>&1\n{script}\nprintf '{END.decode().strip()}\\n'\n".encode())
+        text = b""
+        async with asyncio.timeout(60):
+            while not text.endswith(END):
+                piece = await stream.read()
+                assert piece, text
+                text += piece
+        return text.removesuffix(END).decode()
+    finally:
+        await stream.close()
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await work()
+
+    asyncio.run(main())
+
+
+def test_workspace_is_the_hosts_and_what_the_box_makes_belongs_to_its_owner(tmp_path: Path) -> None:
+    (tmp_path / "given").write_text("from the host")
+
+    async def work() -> None:
+        async with box_around(tmp_path) as box:
+            assert await said(box, "cat given; echo; id -un; echo made > /root/made; chmod 4755 made; pwd") == (
+                "from the host\nagent\n/work\n"
+            )
+            (tmp_path / "later").write_text("seen at once")
+            assert await said(box, "cat later") == "seen at once"
+
+    run(work)
+    found = (tmp_path / "made").stat()
+    assert (found.st_uid, found.st_gid) == (os.geteuid(), os.getegid())
+    assert not found.st_mode & (stat.S_ISUID | stat.S_ISGID)
+
+
+def test_nothing_inside_ends_the_box_and_a_new_agent_finds_it_swept(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with box_around(tmp_path) as box:
+            await said(box, "(setsid sh -c 'trap \"\" TERM HUP; sleep 1000' &) ; sleep 1000 &")
+            killed = await said(box, "kill -9 1; ps ax | grep -c '[s]leep 1000'")
+            assert killed.splitlines()[-1] == "0"
+            assert "ermitted" in killed
+            assert await box.alive()
+            stream = await box.open_stream(["/bin/sh"], {}, "", "/work")
+            await stream.write(b"kill -9 -1; kill -9 $$\n")
+            async with asyncio.timeout(30):
+                while await stream.read():
+                    pass
+            await stream.close()
+            assert await said(box, "echo here still") == "here still\n"
+
+    run(work)
+
+
+def test_root_of_a_box_may_install_and_is_nobody_outside(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with box_around(tmp_path, "root") as box:
+            found = await said(
+                box,
+                "id -u; touch f; chown 0:0 f; grep CapEff /proc/self/status; mount -t tmpfs x /tmp || echo no mount; "
+                "touch /usr/bin/x || echo no write; cat /proc/1/environ >/dev/null; kill -9 1 || echo no kill",
+            )
+            assert found.startswith("0\n")
+            assert "CapEff:\t00000000000000cb" in found
+            assert all(word in found for word in ("no mount", "no write", "no kill"))
+
+    run(work)
+    assert (tmp_path / "f").stat().st_uid == os.geteuid()
+
+
+def test_box_that_reached_its_memory_is_gone_and_says_why(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("work")
+
+    async def work() -> None:
+        async with box_around(tmp_path) as box:
+            stream = await box.open_stream(["/usr/bin/python3", "-c", "x = bytearray(3 << 30)"], {}, "", "/work")
+            async with asyncio.timeout(60):
+                while await stream.read():
+                    pass
+            await stream.close()
+            while await box.alive():
+                await asyncio.sleep(0.01)
+            assert "memory" in await box.why_gone()
+
+    run(work)
+    assert (tmp_path / "kept").read_text() == "work"
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_box_in_stock_takes_the_place_of_an_empty_workspace(tmp_path: Path, empty: bool) -> None:
+    environment = {"LANG": "C.UTF-8"}
+
+    async def work() -> None:
+        facilities = await Facilities.open()
+        try:
+            backend = GvisorDurable(facilities)
+            home = tmp_path / owner_name()
+            boxes = []
+            for name in ("first", "second"):
+                workspace = home / name / "work"
+                workspace.mkdir(parents=True, mode=0o755)
+                if name == "second" and not empty:
+                    (workspace / "kept").write_text("x")
+                box = await backend.launch_durable(
+                    DurableRequest(name, str(workspace), Confinement(LIMITS), environment=environment)
+                )
+                boxes.append(box)
+                stock = stock_of(facilities, backend._make)
+                await stock.filled()
+            assert stock.waiting == 1
+            assert [box.live.start_kind for box in boxes] == ["cold", "made" if empty else "cold"]  # type: ignore[attr-defined]
+            stream = await boxes[1].open_stream(agent_commands()[0], environment, "", "/work")
+            assert (await stream.read())[4] == 65
+            await stream.close()
+            await said(boxes[1], "echo x > made")
+            assert "made" in os.listdir(home / "second" / "work")
+            for box in boxes:
+                await box.destroy()
+        finally:
+            await facilities.close()
+        assert sorted(os.listdir(home)) == ["first", "second"]
+
+    run(work)
+
+
+def test_kinds_of_boxes_differ_by_what_their_agents_were_given() -> None:
+    one, other = (Kind(Confinement(LIMITS), "agent", frozenset({"A": value}.items()), "/state") for value in ("1", "2"))
+    assert one != other
