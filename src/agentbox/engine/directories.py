@@ -9,6 +9,7 @@ import secrets
 from pathlib import Path
 
 from agentbox.errors import ConfigError
+from agentbox.linux import mounts
 from agentbox.linux.cgroup_owners import is_dead, owner_name
 from agentbox.workspace.removal import remove_tree
 
@@ -31,6 +32,7 @@ class Directories:
             ) from error
         for entry in os.scandir(self._boxes):
             if is_dead(entry.name):
+                self._unmount(entry.path)
                 self._remove(self._boxes, entry.name)
 
     def make(self) -> Path:
@@ -48,6 +50,13 @@ class Directories:
     def close(self) -> None:
         """Remove the owner's directory."""
         self._remove(self._boxes, self._mine.name)
+
+    @staticmethod
+    def _unmount(path: str) -> None:
+        """Take away the file systems that a killed owner's boxes had."""
+        with contextlib.suppress(OSError):
+            for point in mounts.below(path):
+                mounts.detach(point)
 
     @staticmethod
     def _remove(parent: Path, name: str) -> None:

@@ -107,6 +107,26 @@ def detach(target: str) -> None:
     check(f"umount {target}", libc.umount2(os.fsencode(target), _MNT_DETACH))
 
 
+def below(directory: str, process: str = "self", *, source: str | None = None) -> list[str]:
+    """Where something is mounted at or below a directory, in the view of a process, the deepest first; only what has
+    that `source`, if one is given. Raises OSError."""
+    with open(f"/proc/{process}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        lines = file.read().splitlines()
+    points = [
+        _unescape(line.split(" ", 5)[4])
+        for line in lines
+        if source is None or line.partition(" - ")[2].split(" ")[1:2] == [source]
+    ]
+    found = {point for point in points if point == directory or point.startswith(f"{directory.rstrip('/')}/")}
+    return sorted(found, key=len, reverse=True)
+
+
+def _unescape(field: str) -> str:
+    """Blanks and their like, which mountinfo writes as a backslash and three octal digits."""
+    first, *rest = field.split("\\")
+    return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)
+
+
 def make_private() -> None:
     """Stop mounts of this namespace from travelling to others."""
     mount("none", "/", None, MS_REC | MS_PRIVATE)

@@ -10,6 +10,10 @@ import struct
 from agentbox.light import socket
 from agentbox.linux.syscalls import check, libc, syscall
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
 CLONE_NEWUTS = 0x04000000
@@ -32,6 +36,32 @@ def enter(fd: int, kind: int) -> None:
     """Go into the namespace of a descriptor; `kind` is its CLONE_NEW* flag. A user namespace can only be entered by a
     process with one thread."""
     syscall("setns", fd, kind)
+
+
+def with_mounts_of(process: int, work: Callable[[], None]) -> None:
+    """Do something where the mounts of a process are seen, which is here when they are the same: then in this process,
+    else in a child. Raises OSError."""
+    theirs = os.open(f"/proc/{process}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if os.fstat(theirs).st_ino == os.stat("/proc/self/ns/mnt").st_ino:
+            work()
+            return
+        pid = os.fork()
+        if pid == 0:
+            code = 255
+            try:
+                enter(theirs, CLONE_NEWNS)
+                work()
+                code = 0
+            except OSError as error:
+                code = min(error.errno or 255, 255)
+            finally:
+                os._exit(code)
+    finally:
+        os.close(theirs)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code:
+        raise OSError(code if code > 0 else 255, os.strerror(code) if 0 < code < 255 else "the child failed")
 
 
 def map_own_ids(inside: int, outside_uid: int, outside_gid: int) -> None:

@@ -75,7 +75,7 @@ class DockerBackend:
             memory=Layer.KERNEL if self._daemon.limits_hold else Layer.NONE,
             pids=Layer.KERNEL if gvisor or self._daemon.limits_hold else Layer.NONE,
             cpu=Layer.KERNEL if self._daemon.limits_hold else Layer.NONE,
-            disk=Layer.KERNEL if can_bound() else Layer.NONE,
+            disk=Layer.KERNEL if can_bound() and self._daemon.process() is not None else Layer.NONE,
         )
 
     def refuses(self, confinement: Confinement) -> str:
@@ -111,7 +111,15 @@ class DockerBackend:
         uid, gid = facilities.ids.take()
         cgroup, box = None, None
         try:
-            ground = await asyncio.to_thread(Ground, directory, confinement.limits, uid, gid, gvisor=self.own_kernel)
+            ground = await asyncio.to_thread(
+                Ground,
+                directory,
+                confinement.limits,
+                uid,
+                gid,
+                daemon=self._daemon.process(),
+                gvisor=self.own_kernel,
+            )
             cgroup = await self._group(confinement.limits)
             box = DockerBox(
                 self._daemon.engine,
@@ -186,6 +194,8 @@ class DockerBackend:
             self._swept = True
             try:
                 await sweeping.sweep(self._daemon.engine)
+                if (daemon := self._daemon.process()) is not None and can_bound():
+                    await asyncio.to_thread(sweeping.sweep_mounts, daemon)
                 await asyncio.to_thread(sweep_strays)
             except AgentboxError:
                 self._swept = False

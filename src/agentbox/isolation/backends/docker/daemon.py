@@ -31,6 +31,7 @@ class Daemon:
         self.options = options
         self.engine = Engine(options.host)
         self._info: dict[str, Any] | None = None
+        self._process: int | None = 0
 
     @property
     def runs_gvisor(self) -> bool:
@@ -51,6 +52,13 @@ class Daemon:
         if self._info is None:
             self._info = self.engine.ask("GET", "/info", timeout=_LOOK_SECONDS)
         return self._info
+
+    def process(self) -> int | None:
+        """The process that listens at the engine's socket; None where it is not to be seen from here, as in a container
+        that was lent the socket."""
+        if self._process == 0:
+            self._process = self.engine.peer()
+        return self._process
 
     def _runtimes(self) -> dict[str, dict[str, Any]]:
         return (self._info or {}).get("Runtimes") or {}

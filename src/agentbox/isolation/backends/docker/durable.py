@@ -80,7 +80,9 @@ class DockerDurable:
         ground = None
         name = f"agentbox-{request.name}-{secrets.token_hex(4)}"
         try:
-            ground = await asyncio.to_thread(DurableGround, request.workspace, uid, gvisor=daemon.runs_gvisor)
+            ground = await asyncio.to_thread(
+                DurableGround, request.workspace, uid, daemon=daemon.process(), gvisor=daemon.runs_gvisor
+            )
             container = self._container(request, image, ground, (uid, gid))
             await daemon.engine.call("POST", "/containers/create", {"name": name}, request_of(container))
             if uid:
@@ -89,7 +91,7 @@ class DockerDurable:
             with contextlib.suppress(AgentboxError):
                 await daemon.engine.call("DELETE", f"/containers/{name}", {"force": "1", "v": "1"})
             if ground is not None:
-                await asyncio.to_thread(clear, ground.directory)
+                await asyncio.to_thread(ground.clear)
             facilities.ids.give_back(uid)
             raise
         return DockerDurableBox(request, daemon, name, ground, self.enforcement(request), facilities, uid)
@@ -257,7 +259,7 @@ class DockerDurableBox:
             await self._stream.close()
         with contextlib.suppress(AgentboxError):
             await self._engine.call("DELETE", f"/containers/{self.container}", {"force": "1", "v": "1"})
-        await asyncio.to_thread(clear, self._ground.directory)
+        await asyncio.to_thread(self._ground.clear)
         self._facilities.ids.give_back(self._uid)
         self._engine.close()
 
@@ -287,4 +289,4 @@ class ContainerLeft:
         except EngineError as error:
             if error.status != 404:
                 raise
-        await asyncio.to_thread(clear, self.listed["Labels"].get(LABEL_PLACE, ""))
+        await asyncio.to_thread(clear, self.listed["Labels"].get(LABEL_PLACE, ""), self.daemon.process())

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 
 from agentbox.errors import ConfinementError
@@ -21,20 +20,21 @@ class DurableGround:
     """Made for a user of the container, who can write the workspace; as root by a mount on which its owner
     and that user change places, so that what the user makes is the owner's on the disk."""
 
-    def __init__(self, workspace: str, uid: int, *, gvisor: bool) -> None:
+    def __init__(self, workspace: str, uid: int, *, daemon: int | None, gvisor: bool) -> None:
         base = "/run" if os.geteuid() == 0 and os.path.isdir("/run") else None
         self.directory = tempfile.mkdtemp(prefix=PREFIX, dir=base)
         self._shown = workspace
         self._gvisor = gvisor
+        self._daemon = daemon
         try:
             self.write("filter", seccomp.build())
             self.write("preload", f"{PRELOADED}\n".encode())
             self.write("passwd", b"")
             self.write("group", b"")
-            if os.geteuid() == 0:
-                self._mount(workspace, uid)
+            if os.geteuid() == 0 and daemon is not None:
+                self._mount(workspace, uid, daemon)
         except OSError as error:
-            clear(self.directory)
+            self.clear()
             raise ConfinementError(
                 f"the workspace {workspace} cannot be shown to a container: {error.strerror or error}",
                 hint="the file system must know id-mapped mounts (ext4, xfs, btrfs, tmpfs), or chown the workspace to "
@@ -42,6 +42,9 @@ class DurableGround:
                 step="workspace",
                 errno=error.errno or 0,
             ) from error
+        except BaseException:
+            self.clear()
+            raise
 
     def binds(self) -> tuple[tuple[str, str, bool], ...]:
         """(source, target, writable) of everything that the container shows of the host."""
@@ -71,7 +74,11 @@ class DurableGround:
         finally:
             os.close(fd)
 
-    def _mount(self, workspace: str, uid: int) -> None:
+    def clear(self) -> None:
+        """Remove what was made here, not the workspace. Does not raise."""
+        clear(self.directory, self._daemon)
+
+    def _mount(self, workspace: str, uid: int, daemon: int) -> None:
         owner = os.stat(workspace).st_uid
         point = f"{self.directory}/work"
         os.mkdir(point, 0o700)
@@ -86,21 +93,26 @@ class DurableGround:
                     mounts.map_ids(tree, maps)
                 finally:
                     os.close(maps)
-            mounts.attach(tree, point)
+            namespaces.with_mounts_of(daemon, lambda: mounts.attach(tree, point))
         finally:
             os.close(tree)
         self._shown = point
 
 
-def clear(directory: str) -> None:
+def clear(directory: str, daemon: int | None) -> None:
     """Remove what a ground made, not the workspace. Does not raise; a directory of another name is not touched."""
     if not os.path.basename(directory).startswith(PREFIX):
         return
+    point = f"{directory}/work"
     with contextlib.suppress(OSError):
-        mounts.detach(f"{directory}/work")
-    if not os.path.ismount(f"{directory}/work"):
-        with contextlib.suppress(OSError):
-            # Never into the workspace: the mount point must be empty.
-            os.rmdir(f"{directory}/work")
-        if not os.path.lexists(f"{directory}/work"):
-            shutil.rmtree(directory, ignore_errors=True)
+        if daemon is not None and mounts.below(point, str(daemon)):
+            namespaces.with_mounts_of(daemon, lambda: mounts.detach(point))
+        if daemon is not None and mounts.below(point, str(daemon)):
+            return
+        for name in os.listdir(directory):
+            if name != "work":
+                os.unlink(f"{directory}/{name}")
+        with contextlib.suppress(FileNotFoundError):
+            # Never into a workspace: it is empty, or it is still mounted.
+            os.rmdir(point)
+        os.rmdir(directory)

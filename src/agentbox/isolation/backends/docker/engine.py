@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import socket
+import struct
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
@@ -26,6 +28,7 @@ _TIMEOUT_SECONDS = 60.0
 _LONG_SECONDS = 900.0
 _THREADS = 16
 _CHUNK_BYTES = 1 << 20
+_CREDENTIALS = struct.Struct("iII")
 
 
 class EngineError(IsolationError):
@@ -119,6 +122,18 @@ class Engine:
             raise self._unreachable(error) from error
         finally:
             connection.close()
+
+    def peer(self) -> int | None:
+        """The process that listens at the socket, None where this process cannot see it."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            try:
+                sock.settimeout(_TIMEOUT_SECONDS)
+                sock.connect(self.path)
+                credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            except OSError:
+                return None
+        pid: int = _CREDENTIALS.unpack(credentials)[0]
+        return pid if pid > 0 and os.path.exists(f"/proc/{pid}/ns/mnt") else None
 
     def attach(self, container: str) -> socket.socket:
         """A socket with the streams of a container: what is written is its stdin, what is read are frames of its stdout

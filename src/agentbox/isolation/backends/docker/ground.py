@@ -9,12 +9,14 @@ import os
 
 from agentbox.errors import ConfinementError
 from agentbox.isolation.plan import disk_of
-from agentbox.linux import mounts, seccomp
+from agentbox.linux import mounts, namespaces, seccomp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbox.models import Limits
 
+# How these file systems are told from others.
+SOURCE = "agentbox"
 INSIDE = "/.agentbox"
 INIT = f"{INSIDE}/init"
 FILTER = f"{INSIDE}/filter"
@@ -43,19 +45,26 @@ def can_bound() -> bool:
 
 
 class Ground:
-    """Made in an empty directory of the host. As root it is a tmpfs of `disk_mb` there, without setuid and devices;
-    for others a plain directory, which nothing bounds."""
+    """Made in an empty directory of the host. As root it is a tmpfs of `disk_mb`, without setuid and devices, put there
+    where the process `daemon` sees it; for others a plain directory, which nothing bounds."""
 
-    def __init__(self, directory: str, limits: Limits, uid: int, gid: int, *, gvisor: bool) -> None:
+    def __init__(self, directory: str, limits: Limits, uid: int, gid: int, *, daemon: int | None, gvisor: bool) -> None:
         self._directory = directory
-        self._mounted = False
+        self._daemon = daemon
         self._gvisor = gvisor
+        self._mounted = False
+        self._fd = -1
         try:
-            if can_bound():
+            if can_bound() and daemon is not None:
                 size, inodes = disk_of(limits)
-                options = f"size={size},nr_inodes={inodes},mode=0711"
-                mounts.mount("agentbox", directory, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, options)
+                attributes = mounts.ATTR_NOSUID | mounts.ATTR_NODEV
+                self._fd = mounts.new_filesystem(
+                    "tmpfs", attributes, source=SOURCE, size=str(size), nr_inodes=str(inodes), mode="0711"
+                )
+                namespaces.with_mounts_of(daemon, lambda: mounts.attach(self._fd, directory))
                 self._mounted = True
+            else:
+                self._fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             for name, mode in _PLACES:
                 self._make(name, mode, uid, gid)
             self._write("filter", seccomp.build(), 0o444)
@@ -65,7 +74,7 @@ class Ground:
             self.clear()
             raise ConfinementError(
                 f"the box's files could not be made in {directory}: {error.strerror or error}",
-                hint="the state directory must be on a file system of this machine with room in it",
+                hint="the state directory must be on a file system that the docker daemon sees, with room in it",
                 step="box files",
                 errno=error.errno or 0,
             ) from error
@@ -85,13 +94,13 @@ class Ground:
 
     def open_workspace(self) -> int:
         """A descriptor of the workspace, the caller's to close."""
-        return os.open(f"{self._directory}/work", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return os.open("work", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
 
     def report(self) -> tuple[int, int, int, int] | None:
         """What the init wrote when the program had ended: wait status, processor time in ms, highest memory in KiB,
         processes that the kernel killed at the memory limit."""
         with contextlib.suppress(OSError, ValueError):
-            fd = os.open(f"{self._directory}/status", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            fd = os.open("status", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=self._fd)
             try:
                 status, cpu_ms, max_rss_kib, oom_kills = map(int, os.read(fd, _REPORT_BYTES).split())
             finally:
@@ -101,19 +110,21 @@ class Ground:
 
     def clear(self) -> None:
         """Give up the file system; a plain directory's content is the caller's to remove. Does not raise."""
-        if self._mounted:
+        if self._mounted and self._daemon is not None:
             self._mounted = False
             with contextlib.suppress(OSError):
-                mounts.detach(self._directory)
+                namespaces.with_mounts_of(self._daemon, lambda: mounts.detach(self._directory))
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def _make(self, name: str, mode: int, uid: int, gid: int) -> None:
-        path = f"{self._directory}/{name}"
-        os.mkdir(path)
-        os.chown(path, uid, gid)
-        os.chmod(path, mode)
+        os.mkdir(name, dir_fd=self._fd)
+        os.chown(name, uid, gid, dir_fd=self._fd)
+        os.chmod(name, mode, dir_fd=self._fd)
 
     def _write(self, name: str, content: bytes, mode: int, uid: int = -1, gid: int = -1) -> None:
-        fd = os.open(f"{self._directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=self._fd)
         try:
             os.write(fd, content)
             os.fchown(fd, uid, gid)

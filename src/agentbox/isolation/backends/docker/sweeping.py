@@ -9,12 +9,32 @@ import json
 
 from agentbox.errors import AgentboxError
 from agentbox.isolation.backends.docker.engine import Engine
+from agentbox.isolation.backends.docker.ground import SOURCE
 from agentbox.isolation.backends.docker.spec import LABEL_KIND, LABEL_OWNER
+from agentbox.linux import mounts, namespaces
 from agentbox.linux.cgroup_owners import is_dead
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+
+def sweep_mounts(daemon: int) -> None:
+    """Take away the file systems of boxes whose owner is dead, where the daemon sees them. Never raises."""
+
+    def work() -> None:
+        for point in points:
+            with contextlib.suppress(OSError):
+                mounts.detach(point)
+
+    with contextlib.suppress(OSError):
+        points = [
+            point
+            for point in mounts.below("/", str(daemon), source=SOURCE)
+            if any(is_dead(part) for part in point.split("/"))
+        ]
+        if points:
+            namespaces.with_mounts_of(daemon, work)
 
 
 async def orphans(engine: Engine, kinds: tuple[str, ...]) -> list[dict[str, Any]]:
