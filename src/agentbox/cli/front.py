@@ -33,6 +33,7 @@ class Options:
         self.isolation = "auto"
         self.observe = False
         self.checkpoint = False
+        self.live_clocks = False
         self.witness = "exec"
         self.as_json = False
         self.quiet = False
@@ -51,7 +52,14 @@ class Options:
 
 _WITH_VALUE = {"-p": "policy", "--policy": "policy", "-t": "trace", "--trace": "trace"}
 _WITH_VALUE |= {"--isolation": "isolation", "--witness": "witness"}
-_FLAGS = {"--observe": "observe", "--checkpoint": "checkpoint", "--json": "as_json", "-q": "quiet", "--quiet": "quiet"}
+_FLAGS = {
+    "--observe": "observe",
+    "--checkpoint": "checkpoint",
+    "--live-clocks": "live_clocks",
+    "--json": "as_json",
+    "-q": "quiet",
+    "--quiet": "quiet",
+}
 
 
 def read_words(words: Sequence[str]) -> Options | None:
@@ -146,6 +154,7 @@ def _run(options: Options, launcher: tuple[Forked, socket.socket] | None) -> int
                 observe=options.observe,
                 witness=options.witness,
                 checkpoint=options.checkpoint,
+                live_clocks=options.live_clocks,
             )
             outcome = light.asyncio.run(run_agent(request, settings, HostFiles(), facilities))
         finally:

@@ -47,6 +47,11 @@ allow: write ./out
     show_default=True,
     help="What the kernel sees of programs without a guard: what they start, or also what they open and connect to.",
 )
+@click.option(
+    "--live-clocks",
+    is_flag=True,
+    help="Leave clocks and randomness alone. A replay then has others, and fails where the command depends on them.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stderr.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no summary: stdout holds what the command wrote, and no more.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -56,6 +61,7 @@ def run(
     isolation: str,
     observe: bool,
     checkpoint: bool,
+    live_clocks: bool,
     witness: str,
     as_json: bool,
     quiet: bool,
@@ -80,6 +86,7 @@ def run(
     options.isolation = isolation
     options.observe = observe
     options.checkpoint = checkpoint
+    options.live_clocks = live_clocks
     options.witness = witness
     options.as_json = as_json
     options.quiet = quiet

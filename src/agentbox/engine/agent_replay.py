@@ -15,7 +15,7 @@ from agentbox.engine.lent_files import lend
 from agentbox.engine.output import Stream, descriptors
 from agentbox.engine.replaying import Player
 from agentbox.engine.scratch import Scratch
-from agentbox.engine.starting_point import hash_of, interpreter_of, stdin_of
+from agentbox.engine.starting_point import LIVE, hash_of, interpreter_of, stdin_of, why_unrecorded
 from agentbox.errors import InvalidRequestError
 from agentbox.guest.injection import GUARD_DIR, known_guard_directory
 from agentbox.light import asyncio, contextlib
@@ -93,6 +93,12 @@ async def replay_agent(request: ReplayRequest, settings: Settings, files: Any, f
             f"{argv[0]} cannot be replayed: only what Python and Node do is answered from a recording",
             hint="replay the program that does the work itself, not a shell around it",
         )
+    if why := why_unrecorded(argv, view):
+        raise InvalidRequestError(
+            f"the command cannot be replayed: {why}", hint="record it without that option of the interpreter"
+        )
+    if recording.start.get("clocks") == LIVE:
+        report.notes.append("it was recorded with --live-clocks: clocks and randomness are others than then")
     confinement = compile_policy(request.policy, request.limits, files)
     guard = known_guard_directory(
         f"{settings.state_directory()}/guards", view.path if view.kind == "python" else None, seen_as=GUARD_DIR
@@ -226,6 +232,8 @@ class _Session:
         environment = self._planned.environment(
             self._request.environment, observe=False, seed=self._recording.seed, mode="replay"
         )
+        if self._recording.start.get("clocks") == LIVE:
+            environment["AGENTBOX_CLOCKS"] = LIVE
         end = self._recording.end or {}
         directory = self._request.directory
         if "terminal" in end:

@@ -60,6 +60,7 @@ class AgentRequest:
     observe: bool = False
     witness: str = "exec"
     checkpoint: bool = False
+    live_clocks: bool = False
 
 
 @dataclass(slots=True)

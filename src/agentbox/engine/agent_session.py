@@ -16,7 +16,7 @@ from agentbox.engine.output import Stream, descriptors, streams_of_this_process
 from agentbox.engine.processes import Processes
 from agentbox.engine.recorder import Recorder
 from agentbox.engine.signals import Signals
-from agentbox.engine.starting_point import starting_point
+from agentbox.engine.starting_point import LIVE, UNRECORDED, starting_point, why_unrecorded
 from agentbox.engine.startup_files import StartupFiles, in_words
 from agentbox.engine.terminal import Terminal
 from agentbox.engine.touched import Touched
@@ -85,6 +85,8 @@ class Session:
         self._broken = asyncio.Event()
         self._streams: list[Stream] = []
         self._seed = os.urandom(32).hex()
+        start = starting_point(request, view)
+        self._clocks = str(start["clocks"])
         run = Run(
             id=os.urandom(16).hex(),
             policy_sha256=request.policy.policy_sha256,
@@ -94,7 +96,7 @@ class Session:
                 "python": sys.version.split()[0],
                 "checkpoint": request.checkpoint,
                 "random_seed": self._seed,
-                **starting_point(request, view),
+                **start,
             },
         )
         self._writer = TraceWriter(run_files.trace, run, key, Ledger(keys.ledger), descriptor=run_files.take())
@@ -147,6 +149,9 @@ class Session:
         if self._planned.outside is None:
             self._outcome.warnings += notes_on_guard_alone(self._lent.confinement)
         writable = [grant.path for grant in self._lent.confinement.files if grant.writable and grant.present]
+        if self._clocks == UNRECORDED:
+            why = why_unrecorded(self._request.argv, self._view)
+            self._outcome.notes.append(f"clocks and randomness are not recorded: {why}")
         self._startup_files = StartupFiles(writable, [f"{self._request.directory}/.agentbox"])
         try:
             self._outcome.enforcement = self._planned.enforcement(self._facilities, observe=self._request.observe)
@@ -290,8 +295,12 @@ class Session:
     async def _start(self, box: LiveBox, terminal: Terminal | None) -> tuple[int, asyncio.Future[CommandExit], int]:
         argv = [self._view.path, *self._view.arguments]
         environment = self._planned.environment(
-            self._request.environment, observe=self._request.observe, seed=self._seed
+            self._request.environment,
+            observe=self._request.observe,
+            seed="" if self._clocks == UNRECORDED else self._seed,
         )
+        if self._clocks == LIVE:
+            environment["AGENTBOX_CLOCKS"] = LIVE
         directory = self._request.directory
         try:
             if terminal is None:

@@ -6,10 +6,12 @@ from __future__ import annotations
 import os
 import stat
 
+from agentbox.guest.injection import why_unguarded
 from agentbox.light import digests
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from agentbox.engine.agent_run import AgentRequest
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 # Of a larger file the size and time are compared.
 _MAX_HASHED_BYTES = 8 << 20
+_GUARDED = ("python", "node")
+# What a trace says of the clocks: the real ones on the user's word, or because nothing would record them.
+LIVE, UNRECORDED = "live", "unrecorded"
 _KINDS = {stat.S_IFREG: "file", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
 
 
@@ -27,10 +32,26 @@ def starting_point(request: AgentRequest, view: CommandView) -> dict[str, Any]:
         "interpreter": interpreter_of(view),
         "stdin": stdin_of(0),
         "isolation": "none" if request.observe else request.isolation,
+        "clocks": clocks_of(request, view),
     }
     if view.script:
         found["script"] = {"path": view.script, "sha256": hash_of(view.script)}
     return found
+
+
+def clocks_of(request: AgentRequest, view: CommandView) -> str:
+    """Whether clocks and randomness are `recorded`; or `live`, as the user asked; or `unrecorded`, because the command
+    is nothing that has a guard."""
+    if why_unrecorded(request.argv, view):
+        return UNRECORDED
+    return LIVE if request.live_clocks else "recorded"
+
+
+def why_unrecorded(argv: Sequence[str], view: CommandView) -> str:
+    """Why nothing records a command's clocks and randomness; '' when something does."""
+    if view.kind not in _GUARDED:
+        return f"only what Python and Node do is recorded, and {argv[0]} is neither"
+    return why_unguarded(argv)
 
 
 def interpreter_of(view: CommandView) -> dict[str, Any]:
