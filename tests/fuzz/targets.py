@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz import dns, dns_zone, http, tls
+from tests.fuzz import dns, dns_zone, gvisor_events, http, tls
 from tests.fuzz.target import Target
 
 TARGETS: tuple[Target, ...] = (
@@ -11,4 +11,5 @@ TARGETS: tuple[Target, ...] = (
     *http.TARGETS,
     *tls.TARGETS,
     *dns_zone.TARGETS,
+    *gvisor_events.TARGETS,
 )

@@ -55,7 +55,7 @@ def bundle_of(plan: dict[str, Any]) -> dict[str, Any]:
 def _outermost(paths: list[str]) -> list[str]:
     """Those that are not below another."""
     kept: list[str] = []
-    for path in sorted(set(paths), key=len):
+    for path in sorted(set(paths), key=lambda path: (len(path), path)):
         if not any(path.startswith(above.rstrip("/") + "/") for above in kept):
             kept.append(path)
     return kept
