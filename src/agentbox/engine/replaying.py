@@ -140,7 +140,10 @@ class Player:
             answer = self._cursor.unanswerable(
                 lane or "", step, "a connection that was not made by agentbox.client is not recorded", at
             )
-        return _members(answer)
+        members = _members(answer)
+        if kind == "effect" and request.ack and answer.divergence is None:
+            members["ahead"] = self._cursor.ahead(lane)
+        return members
 
     def _served(self, request: frames.Request) -> dict[str, Any]:
         args = request.args

@@ -20,7 +20,7 @@ from agentbox.errors import AgentboxError
 from agentbox.guest.injection import GUARD_DIR, policy_file
 from agentbox.isolation.backend import Watch
 from agentbox.isolation.plan import WORKSPACE, GuardView
-from agentbox.light import contextlib
+from agentbox.light import contextlib, digests
 from agentbox.records import replace
 from agentbox.replay.comparison import Ending, Written, compare_ends
 from agentbox.replay.cursor import Cursor
@@ -115,7 +115,7 @@ class RunReplay:
             "stdout": Written(ending.stdout.total_bytes, digest_of(ending.stdout), ending.stdout.data),
             "stderr": Written(ending.stderr.total_bytes, digest_of(ending.stderr), ending.stderr.data),
         }
-        now = Ending(ending.exit_code, streams, self._with_given(files or {}))
+        now = Ending(ending.exit_code, streams, self._with_given(self._changed(files or {})))
         report.divergences += compare_ends(recording, now, self._recorded_bytes)
 
     def _preconditions(self) -> list[Divergence]:
@@ -205,6 +205,18 @@ class RunReplay:
             if isinstance(now, dict) and now.get("sha256") == state.get("sha256"):
                 found[path] = {**now, "mode": state.get("mode")}
         return found
+
+    def _changed(self, files: Mapping[str, Any]) -> dict[str, Any]:
+        """Without the files of the request that were written again as they were."""
+        given = {
+            f"{WORKSPACE}/{path}": digests.sha256(content).hexdigest()
+            for path, content in self._decided.request.files.items()
+        }
+        return {
+            path: state
+            for path, state in files.items()
+            if path in self._recording.written or state is None or given.get(path) != state.get("sha256")
+        }
 
     def _recorded_bytes(self, facts: Mapping[str, Any]) -> bytes | None:
         name = facts.get("kept")

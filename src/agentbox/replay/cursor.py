@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from agentbox.replay.recording import Recording, Step
 
 MAX_SERVED_CALLS = 1024
+# So many steps are looked at, and so much of them is served, before they are asked for.
+MAX_AHEAD_STEPS = 256
+MAX_AHEAD_CHARACTERS = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +66,13 @@ class Cursor:
         step = self._next(lane, at)
         if step is None or step.call is not None or (step.kind, step.op) != (kind, op):
             return self._other(lane, step, kind, op, args, at)
-        if step.text != compared_text(args):
+        if step.args != args and step.text != compared_text(args):
             return self._other(lane, step, kind, op, args, at)
         self._positions[lane] += 1
+        if kind == "effect":
+            return Answer(step.result, step=step)
         if op != PROC_SPAWN:
-            return Answer(step.result if kind == "effect" else None, step=step)
+            return Answer(step=step)
         given = self._recording.spawned.get(step.index)
         if given is None:
             return self.unanswerable(
@@ -108,6 +113,21 @@ class Cursor:
             served.append(one.call)
         self._positions[lane] = start + len(served)
         return Answer({"calls": served}, step=step)
+
+    def ahead(self, lane: str | None) -> list[list[Any]]:
+        """The effects that come next in a lane, whatever is between them: operation, arguments and result."""
+        lane = lane or MAIN
+        steps = self._recording.lanes.get(lane, [])
+        found: list[list[Any]] = []
+        left = MAX_AHEAD_CHARACTERS
+        for step in steps[self._positions.get(lane, 0) :][:MAX_AHEAD_STEPS]:
+            if step.kind != "effect":
+                continue
+            left -= len(str(step.args)) + len(str(step.result))
+            if left < 0:
+                break
+            found.append([step.op, step.args, step.result])
+        return found
 
     def rest(self, lane: str | None, at: Any = None) -> None:
         """A process ends, and did not use all values of a lane that it was served."""

@@ -24,10 +24,10 @@ _NOT_COMPARED = frozenset({"identity"})
 
 
 class Step:
-    """One thing that happened in a lane. `call` is set for a value of a clock, else `text` is what must be equal."""
+    """One thing that happened in a lane. `call` is set for a value of a clock."""
 
     # Some ten thousand of them in a long run.
-    __slots__ = ("args", "call", "index", "kind", "op", "result", "text")
+    __slots__ = ("_text", "args", "call", "index", "kind", "op", "result")
 
     def __init__(
         self, index: int, kind: str, op: str, args: dict[str, Any], result: Any = None, call: list[Any] | None = None
@@ -38,7 +38,14 @@ class Step:
         self.args = args
         self.result = result
         self.call = call
-        self.text = "" if call is not None else compared_text(args)
+        self._text: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The canonical text of what must be equal."""
+        if self._text is None:
+            self._text = "" if self.call is not None else compared_text(self.args)
+        return self._text
 
     def as_dict(self) -> dict[str, Any]:
         """What a report shows of it."""

@@ -139,10 +139,11 @@ def answer(
     denied: bool = False,
     diverged: bool = False,
     checkpoint: bool = False,
+    ahead: Any = None,
 ) -> bytes:
     """The frame by which the host answers: `ok`, with a result for a replayed effect or granted bytes, or why not;
     `denied` when the policy is why, `diverged` when a replay does not go as what was recorded, `checkpoint` when the
-    checkpoint that must come first could not be taken."""
+    checkpoint that must come first could not be taken. `ahead` are effects that come after a replayed one."""
     message: dict[str, Any] = {"id": request_id, "ok": ok}
     if result is not None:
         message["result"] = result
@@ -150,6 +151,8 @@ def answer(
         message["denied"] = True
     if diverged:
         message["diverged"] = True
+    if ahead:
+        message["ahead"] = ahead
     if checkpoint:
         message["checkpoint"] = True
     if error:

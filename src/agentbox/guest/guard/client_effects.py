@@ -12,7 +12,7 @@ import posix
 from posix import urandom
 from time import monotonic, time
 
-from .channel import text_of
+from .channel import scan, text_of
 from .effects import Effects
 from .net_answers import parse_address
 from .redaction import headers as redacted_headers
@@ -48,6 +48,8 @@ class ClientEffects:
         self._large = large
         self._web = web(self._may_connect, lambda address: effects.deny("net", address))
         self._sha256 = sha256
+        # In a replay, by lane: effects that were served before they were asked for, the next one last.
+        self._ahead: dict[str, list[Any]] = {}
         self._functions: dict[str, Any] = {
             "read_text": self.read_text,
             "write_text": self.write_text,
@@ -156,10 +158,7 @@ class ClientEffects:
         return {"error": rest, **kept} if failed else {**rest, **kept}
 
     def _served(self, op: str, args_text: str, shape: Any) -> Any:
-        refused, answer = self._effects.ask("effect", op, args_text)
-        if refused is not None:
-            raise refused
-        result = answer.get("result")
+        result = self._result(op, args_text)
         if type(result) is dict:
             spec = result.get("error")
             found = dict(spec if type(spec) is dict else result)
@@ -183,6 +182,21 @@ class ClientEffects:
                 raise self._effects.diverged(f"what {op} gave was too large to be kept")
             return False, text
         return False, shape(result)
+
+    def _result(self, op: str, args_text: str) -> Any:
+        """What was recorded of the effect that comes next."""
+        lane = self._effects.lanes.current()
+        ahead = self._ahead.get(lane)
+        if ahead:
+            known, args, result = ahead.pop()
+            if known == op and args == scan(args_text, 0)[0]:
+                self._effects.again(op, args_text)
+                return result
+        refused, answer = self._effects.ask("effect", op, args_text)
+        if refused is not None:
+            raise refused
+        self._ahead[lane] = (answer.get("ahead") or [])[::-1]
+        return answer.get("result")
 
     def _text(self, given: Any) -> str:
         """The text of a path or a word, asked for once: whatever it says later, this is what is judged and used."""

@@ -83,16 +83,27 @@ class Effects:
             return
 
     def observed(self, op: str, args_text: str) -> Any:
-        """Record what needs no answer. Gives an error only in a replay that does not agree."""
+        """Record what needs no answer."""
         if self.replay:
-            return self.happens(op, args_text)
-        self.channel.send(self._body("observe", op, args_text))
-        return None
+            self.send_again(self.body(op, args_text))
+        else:
+            self.channel.send(self._body("observe", op, args_text))
 
     def happens(self, op: str, args_text: str) -> Any:
         """Record what changes something, and wait until the host has it. Gives the error to raise when it must not
-        happen."""
+        happen. In a replay it changes a copy, and the host ends what diverges: nobody waits."""
+        if not self.replay:
+            return self.ask("observe", op, args_text)[0]
+        self.send_again(self.body(op, args_text))
+        return None
+
+    def may(self, op: str, args_text: str) -> Any:
+        """The same for what the host decides on, also in a replay."""
         return self.ask("observe", op, args_text)[0]
+
+    def again(self, op: str, args_text: str) -> None:
+        """Say in a replay that an effect comes whose result is known already."""
+        self.send_again(f'{{"id":0,"kind":"effect","op":"{op}","args":{args_text},"lane":'.encode("ascii"))
 
     def counts(self, op: str, args: Any) -> Any:
         """Ask the host for what it counts. Gives the error to raise, if any, and the bytes that it granted."""
@@ -168,6 +179,12 @@ class Effects:
     def send_again(self, body: bytes) -> None:
         """Send what `body` gave."""
         lane = self.lane()
+        if self.replay:
+            if ">" not in lane:
+                left = self.clocks.left() if self.clocks is not None else None
+                at = text_of({**self.place(), **(left or {})})
+                self.channel.send(body + f'{text_of(lane)},"at":{at}}}'.encode("ascii"))
+            return
         self.channel.send(body + (b'"main"}' if lane == "main" else text_of(lane).encode("ascii") + b"}"))
 
     def _body(self, kind: str, op: str, args_text: str) -> bytes:

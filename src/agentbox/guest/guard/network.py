@@ -71,7 +71,8 @@ class Network:
             return self._effects.deny("net", name)
         if self._effects.strict:
             self._look_up(name)
-        return self._effects.observed("net.resolve", text_of({"host": name}))
+        self._effects.observed("net.resolve", text_of({"host": name}))
+        return None
 
     def _look_up(self, name: str) -> None:
         """Ask for the addresses here: what a program says that a name has is not believed without a wall."""
@@ -136,7 +137,8 @@ class Network:
         if text[:1] == "\0":
             path = "@" + text[1:]
             if not self._effects.strict:
-                return self._effects.observed(op, text_of({"path": path}))
+                self._effects.observed(op, text_of({"path": path}))
+                return None
         else:
             path = self._paths.resolve(text)[0]
             if self._view.is_private(path):

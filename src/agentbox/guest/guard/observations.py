@@ -45,10 +45,11 @@ class Observations:
         """Record that a resolved path is opened for reading; `given` is how the program wrote it."""
         effects = self._effects
         if found is None:
-            return effects.observed("fs.open_read", text_of({"path": path, "exists": False}))
+            effects.observed("fs.open_read", text_of({"path": path, "exists": False}))
+            return None
         key = (found.st_ino, found.st_size, found.st_mtime, found.st_ctime, found.st_dev)
         kept = self._kept.get(path)
-        if kept is not None and kept[0] == key and not effects.replay:
+        if kept is not None and kept[0] == key:
             effects.send_again(kept[1])
             return None
         kind = found.st_mode & _KIND
@@ -65,17 +66,14 @@ class Observations:
         if self.once is not None:
             more = self.once(path, found)
             if more is not None:
-                return effects.happens("fs.open_read", text_of({**args, **more}))
-        text = text_of(args)
-        if effects.replay:
-            return effects.happens("fs.open_read", text)
-        body = effects.body("fs.open_read", text)
+                return effects.may("fs.open_read", text_of({**args, **more}))
+        body = effects.body("fs.open_read", text_of(args))
         if settled and self.once is None:
             if len(self._kept) >= _MAX_KEPT or len(self.quick) >= _MAX_KEPT:
                 self._kept.clear()
                 self.quick.clear()
             self._kept[path] = (key, body)
-            if given:
+            if given and not effects.replay:
                 frame = frame_of(body + text_of(effects.lanes.first().name).encode("ascii") + b"}")
                 self.quick[given] = (key[0], key[3], key[1], key[2], key[4], frame)
         effects.send_again(body)
@@ -88,7 +86,7 @@ class Observations:
     def counts(self, path: str, found: Any) -> Any:
         """The refusal of opening a resolved path that is counted, both for reading and for writing, if any."""
         more = self.once(path, found) if self.once is not None else None
-        return None if more is None else self._effects.happens("fs.open_read", text_of({"path": path, **more}))
+        return None if more is None else self._effects.may("fs.open_read", text_of({"path": path, **more}))
 
     def read_own(self, path: str) -> bytes:
         """The start of a file that the guard itself needs. Raises OSError."""

@@ -77,7 +77,7 @@ class Processes:
         refused, started = self.judged(candidates, argv, env)
         if refused is not None or started is None:
             return refused
-        return self._effects.happens("proc.spawn", text_of(started))
+        return self._effects.may("proc.spawn", text_of(started))
 
     def judged(self, candidates: Any, argv: Any, env: Any) -> Any:
         """The refusal of starting the first candidate that can be run, if any; and what is recorded of it, None when
