@@ -86,3 +86,21 @@ def test_delegated_control_groups_hold_memory_and_cpu_for_an_ordinary_user(repor
 def test_subprocess_claims_no_wall(standing: str, reports: Callable[[str], Reports]) -> None:
     held = reports(standing)["backends"]["subprocess"]["enforcement"]
     assert {held[name] for name in ("filesystem", "network", "exec", "disk")} == {"none"}
+
+
+def test_gvisor_passes_every_check_of_the_jail_where_root_starts_it(reports: Callable[[str], Reports]) -> None:
+    report = reports("root")
+    found = report["backends"]["gvisor"]
+    assert all(need["met"] for need in found["requirements"]), found["requirements"]
+    assert [check for check in found["checks"] if not check["passed"]] == []
+    assert {check["name"] for check in found["checks"]} >= JAIL_CHECKS
+    assert {layer for name, layer in found["enforcement"].items() if name != "exec"} == {"kernel"}
+    assert report["gateways"]["gvisor"]["available"], report["gateways"]["gvisor"]
+
+
+def test_an_ordinary_user_is_told_what_gvisor_lacks_and_how_to_get_it(reports: Callable[[str], Reports]) -> None:
+    found = reports("user")["backends"]["gvisor"]
+    assert not found["available"]
+    lacking = [need for need in found["requirements"] if not need["met"]]
+    assert "root" in {need["name"] for need in lacking}
+    assert all(need["fix"] for need in lacking)
