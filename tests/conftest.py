@@ -20,6 +20,7 @@ from typing import NoReturn
 import pytest
 
 from tests import arrangement
+from tests import docker_engine as docker_engine_of_host
 from tests import standing as standings_of_host
 from tests.running_server import RunningServer, launch
 from tests.standing import Standing
@@ -107,6 +108,16 @@ def standings() -> Iterator[Callable[[str], Standing]]:
             return found
 
         yield choose
+
+
+@pytest.fixture(scope="session")
+def docker_engine() -> Iterator[docker_engine_of_host.TestEngine]:
+    """A Docker engine with runc, gVisor's runsc and the default image."""
+    try:
+        with docker_engine_of_host.engine() as found:
+            yield found
+    except docker_engine_of_host.MissingError as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="session")
