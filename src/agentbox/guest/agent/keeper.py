@@ -18,6 +18,8 @@ from .operations import operate, write_all
 from .protocol import EXIT, FAILED, OWN, STARTED, TERMINAL, Request
 
 REPORT = struct.Struct("=IIQQ256s")
+# From the process that is about to become the command: whom a keeper has that is killed before it can tell.
+TRYING = 1
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGPIPE)
 _KEPT_CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 6 | 1 << 7
 _SUBREAPER = 36
@@ -150,6 +152,7 @@ class Keeper:
         if pid == 0:
             try:
                 self.take_stdio()
+                self.tell(TRYING, os.getpid())
                 for number in IGNORED:
                     signal.signal(number, signal.SIG_DFL)
                 self.execute(request.argv, request.environment())

@@ -20,7 +20,10 @@ def write_all(fd: int, data: bytes | bytearray) -> None:
 
 
 def _make_parents(path: str) -> None:
-    os.makedirs(os.path.dirname(path) or "/", 0o755, exist_ok=True)
+    try:
+        os.makedirs(os.path.dirname(path) or "/", 0o755, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
 
 
 def _read_file(begun: Callable[[], None], path: str, offset: str, length: str) -> None:

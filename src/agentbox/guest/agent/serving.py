@@ -14,7 +14,7 @@ import time
 from typing import NoReturn
 
 from .commands import Command, set_size, waiting_bytes
-from .keeper import REPORT, Keeper, resolve_user
+from .keeper import REPORT, TRYING, Keeper, resolve_user
 from .operations import write_all
 from .processes import census, descendants, signal_all
 from .protocol import (
@@ -210,11 +210,17 @@ class Agent:
             return False
         if len(data) != REPORT.size:
             command.control = self.close(command.control)
-            if not command.started:
+            if not command.started and command.pid:
+                command.started = True
+                self.send_number(STARTED, command.id, command.pid)
+            elif not command.started:
                 self.fail(command.id, errno.EINTR, "the command was killed before it started")
                 self.forget(command)
             return False
         kind, status, cpu, rss, text = REPORT.unpack(data)
+        if kind == TRYING:
+            command.pid = status
+            return True
         if kind == FAILED and not command.started:
             self.fail(command.id, status, text.rstrip(b"\0").decode(errors="replace"))
             self.forget(command)

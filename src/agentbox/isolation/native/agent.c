@@ -311,14 +311,19 @@ static void hear_keeper(struct command *command, int index)
 		return;
 	if (got != sizeof report) {
 		drop_fd(&command->control);
-		if (!command->started) {
+		if (!command->started && command->pid) {
+			command->started = 1;
+			tell_number(STARTED, command->id, command->pid);
+		} else if (!command->started) {
 			// Killed before it had started anything that we know of.
 			tell_failed(command->id, EINTR, "the command was killed before it started");
 			forget(index);
 		}
 		return;
 	}
-	if (report.kind == STARTED) {
+	if (report.kind == TRYING) {
+		command->pid = report.status;
+	} else if (report.kind == STARTED) {
 		command->pid = report.status;
 		command->started = 1;
 		tell_number(STARTED, command->id, command->pid);
@@ -692,9 +697,11 @@ static void serve(const sigset_t *listening)
 				hear_keeper(command, i);
 				if (i >= n_commands || commands[i] != command)
 					continue;
-				// The end often comes with the start.
-				if (command->control >= 0 && command->started && !command->end_known)
+				// What follows often comes with it.
+				if (command->control >= 0 && !command->end_known)
 					hear_keeper(command, i);
+				if (i >= n_commands || commands[i] != command)
+					continue;
 			}
 			if (its[1].revents && command->out >= 0)
 				pass_output(command, &command->out, STDOUT, &command->out_left);

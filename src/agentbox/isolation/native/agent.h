@@ -34,7 +34,8 @@ enum { TERMINAL = 1, WITH_STDIN = 2, MERGED = 4, OWN = 8 };
 
 extern char **environ;
 
-// What a keeper tells the agent.
+// What a keeper tells the agent; TRYING comes from the process that is about to become the command.
+#define TRYING 1
 struct report {
 	uint32_t kind, status;
 	uint64_t cpu_us, rss;

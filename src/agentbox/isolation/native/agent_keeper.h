@@ -237,6 +237,8 @@ static void keep(const struct request *request, const int stdio[3], int report)
 			what = "stdio";
 		else {
 			what = request->argv[0];
+			// Whom a keeper has that is killed before it can tell.
+			tell(TRYING, getpid(), NULL, NULL);
 			plain_signals();
 			execute(request->argv, variables);
 		}
