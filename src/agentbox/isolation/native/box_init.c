@@ -3,6 +3,8 @@
 //
 //   agentbox-box-init run FILTER STATUS       reads a program from stdin (below), runs it to its end, kills what it
 //                                             left, writes how it ended to STATUS, exits as it did
+//   agentbox-box-init relay FILTER STATUS     the same, and carries its output: in gVisor a large write to a pipe of the
+//                                             host is cut short, and few programs look
 //   agentbox-box-init become FILTER           reads a program from stdin and becomes it
 //
 // FILTER is a file with an array of struct sock_filter. A program is a little-endian u32 and so many bytes of strings,
@@ -13,6 +15,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -150,21 +153,86 @@ static void execute(struct program program) {
     _exit(code);
 }
 
-static int run(const char *filter, const char *status_path) {
+// What a relay carries: our ends of pipes that were made in here, and the descriptors that they end in.
+static int carried[2] = {-1, -1};
+static char carrying[1 << 16];
+
+static void ignore(int number) { (void)number; }
+
+// Copy what there is, or everything that will come; 0 when a pipe has ended or nobody reads on the other side.
+static int carry(int index) {
+    ssize_t got = read(carried[index], carrying, sizeof carrying);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) return 1;
+    for (ssize_t at = 0; at < got;) {
+        ssize_t put = write(index + 1, carrying + at, (size_t)(got - at));
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0 && errno == EAGAIN) {
+            struct pollfd writable = {.fd = index + 1, .events = POLLOUT};
+            poll(&writable, 1, -1);
+            continue;
+        }
+        if (put < 0) got = 0;
+        at += put;
+    }
+    if (got > 0) return 1;
+    close(carried[index]);
+    carried[index] = -1;
+    return 0;
+}
+
+// Wait for a child to end, carrying meanwhile.
+static pid_t await_child(int *status, struct rusage *its, int relays, const sigset_t *unblocked) {
+    for (;;) {
+        pid_t ended = wait4(-1, status, relays ? WNOHANG : 0, its);
+        if (ended != 0) return ended;
+        struct pollfd readable[2];
+        for (int i = 0; i < 2; i++) readable[i] = (struct pollfd){.fd = carried[i], .events = POLLIN};
+        if (ppoll(readable, 2, NULL, unblocked) < 0) continue;
+        for (int i = 0; i < 2; i++)
+            if (readable[i].revents) carry(i);
+    }
+}
+
+static int run(const char *filter, const char *status_path, int relays) {
     // A guest of the same uid must not trace us or read our memory.
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     struct program program = read_program();
     confine(filter);
+    int inside[2] = {-1, -1};
+    sigset_t unblocked, children;
+    sigemptyset(&children);
+    sigaddset(&children, SIGCHLD);
+    for (int i = 0; relays && i < 2; i++) {
+        int ends[2];
+        if (pipe2(ends, O_CLOEXEC)) fail("pipe");
+        carried[i] = ends[0];
+        inside[i] = ends[1];
+    }
+    if (relays) {
+        signal(SIGCHLD, ignore);
+        signal(SIGPIPE, SIG_IGN);
+        sigprocmask(SIG_BLOCK, &children, &unblocked);
+    }
     pid_t child = fork();
     if (child < 0) fail("fork");
-    if (child == 0) execute(program);
+    if (child == 0) {
+        for (int i = 0; relays && i < 2; i++)
+            if (dup2(inside[i], i + 1) < 0) fail("pipe");
+        if (relays) {
+            signal(SIGCHLD, SIG_DFL);
+            sigprocmask(SIG_SETMASK, &unblocked, NULL);
+        }
+        execute(program);
+    }
+    for (int i = 0; i < 2; i++)
+        if (inside[i] >= 0) close(inside[i]);
     close(0);
     int status = 0, code = 0;
     struct rusage used;
     memset(&used, 0, sizeof used);
     for (;;) {
         struct rusage its;
-        pid_t ended = wait4(-1, &status, 0, &its);
+        pid_t ended = await_child(&status, &its, relays, &unblocked);
         if (ended < 0 && errno == EINTR) continue;
         if (ended < 0) fail("wait");
         if (ended == child) {
@@ -178,17 +246,20 @@ static int run(const char *filter, const char *status_path) {
         kill(-1, SIGKILL);
         if (wait4(-1, NULL, 0, NULL) < 0 && errno == ECHILD) break;
     }
+    for (int i = 0; i < 2; i++)
+        while (carried[i] >= 0 && carry(i)) continue;
     report(status_path, status, &used);
     return code;
 }
 
 int main(int argc, char **argv) {
-    if (argc == 4 && strcmp(argv[1], "run") == 0) return run(argv[2], argv[3]);
+    if (argc == 4 && strcmp(argv[1], "run") == 0) return run(argv[2], argv[3], 0);
+    if (argc == 4 && strcmp(argv[1], "relay") == 0) return run(argv[2], argv[3], 1);
     if (argc == 3 && strcmp(argv[1], "become") == 0) {
         struct program program = read_program();
         confine(argv[2]);
         execute(program);
     }
-    dprintf(2, "use: %s run FILTER STATUS | become FILTER\n", argv[0]);
+    dprintf(2, "use: %s run|relay FILTER STATUS | become FILTER\n", argv[0]);
     return 2;
 }

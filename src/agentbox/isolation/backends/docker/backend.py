@@ -170,7 +170,7 @@ class DockerBackend:
     ) -> Container:
         container = Container(
             image=image,
-            command=(INIT, "run", FILTER, STATUS),
+            command=(INIT, "relay" if self.own_kernel else "run", FILTER, STATUS),
             user=f"{ids[0]}:{ids[1]}",
             directory=WORKSPACE,
             labels={
