@@ -6,6 +6,7 @@
 const { performance } = require('node:perf_hooks');
 
 const { dressed } = require('./dressing.cjs');
+const stopwatch = require('./stopwatch.cjs');
 
 const RealDate = Date;
 const RUNTIME = /^node:internal\/(?:deps|perf)\//;
@@ -74,6 +75,7 @@ function install(tape, isOwn) {
   process.hrtime.bigint = dressed(() => (isOwn() ? hrtime.bigint() : nanoseconds()), hrtime.bigint);
   process.uptime = dressed(() => (isOwn() ? uptime() : tape.call('process.uptime', uptime)), uptime);
   installPerformance(tape, isOwn);
+  stopwatch.install(() => tape.call('console.time', () => Number(hrtime.bigint()) / 1e6));
 }
 
 function installPerformance(tape, isOwn) {

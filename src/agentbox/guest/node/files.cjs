@@ -31,6 +31,7 @@ const OPTIONS = {
   readFile: ['encoding', 'flag', 'signal'],
   writeFile: ['encoding', 'flag', 'mode', 'signal', 'flush'],
   appendFile: ['encoding', 'flag', 'mode', 'signal', 'flush'],
+  mkdir: ['mode', 'recursive'],
   rm: ['force', 'maxRetries', 'recursive', 'retryDelay'],
   rmdir: ['maxRetries', 'recursive', 'retryDelay'],
   cp: ['dereference', 'errorOnExist', 'filter', 'force', 'mode', 'preserveTimestamps', 'recursive', 'verbatimSymlinks'],
@@ -62,6 +63,15 @@ function install(effects) {
     if (options?.reads && target.found?.isFile() && effects.isCounted(target.full, identityOf(target.found))) effects.read(text);
     effects.happens('fs.open_write', { path: named(target.full) });
   };
+
+  // The directories that are made, the outer ones first; none where there is something already.
+  function madeBy(text, isRecursive) {
+    const { full, found } = effects.resolve(text);
+    if (found || !isRecursive) return found ? [] : [text];
+    const made = [];
+    for (let at = full; at && !effects.resolve(at).found; at = at.slice(0, at.lastIndexOf('/'))) made.unshift(at);
+    return made;
+  }
 
   // What a symbolic link will point to, from where it lies.
   function pointsTo(link, target) {
@@ -103,8 +113,9 @@ function install(effects) {
         write(text);
         return caps.cuts(text, args[1]);
       case 'mkdir': {
-        if (text !== null && effects.resolve(text.replace(/(?<=.)\/+$/, '')).found) return undefined;
-        return void effects.change('fs.mkdir', text);
+        if (text === null) return undefined;
+        for (const made of madeBy(text.replace(/(?<=.)\/+$/, ''), args[1]?.recursive)) effects.change('fs.mkdir', made);
+        return undefined;
       }
       case 'mkdtemp': return void effects.change('fs.mkdir', text === null ? null : `${text}XXXXXX`);
       case 'remove': return void effects.change('fs.remove', text, { whole: args[1]?.recursive === true });

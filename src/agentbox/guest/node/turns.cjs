@@ -10,7 +10,7 @@ const { AsyncResource } = require('node:async_hooks');
 const { clearTimeout: clear, setImmediate: soon, setTimeout: after } = globalThis;
 const TURN = 'async.turn';
 // A replay that waits for the end of something longer than this goes on with what it has. What is not as it was shows then.
-const MAX_WAIT_MS = 1000;
+const MAX_WAIT_MS = 10_000;
 
 class Turns {
   constructor(tape) {
