@@ -67,12 +67,9 @@ async def inspect_gateway(backend: Backend, python: Found | None, directory: Dir
 
     @contextlib.asynccontextmanager
     async def attached() -> AsyncIterator[Network]:
-        attachment = await stock.lease()
-        try:
+        async with _attachment(backend, stock) as (attachment, network):
             notes.update(dict.fromkeys(attachment.notes))
-            yield _network(attachment)
-        finally:
-            attachment.close()
+            yield network
 
     try:
         report = await examine(backend, python, directory, thorough=False, networks=attached)
@@ -88,7 +85,7 @@ async def inspect_gateway(backend: Backend, python: Found | None, directory: Dir
 
 
 async def _talk(
-    backend: Backend, python: Found | None, directory: Directory, stock: AttachmentStock
+    backend: Backend, python: Found | None, directory: Directory, attachments: AttachmentStock
 ) -> tuple[Check, ...]:
     """What a program in an attached box and its gateway see of each other."""
     told: list[EgressEvent] = []
@@ -99,14 +96,13 @@ async def _talk(
         hosts.write(f"{_NOBODY} {_ALLOWED}\n")
         hosts.flush()
         async with contextlib.AsyncExitStack() as stack:
-            attachment = await stock.lease()
-            stack.callback(attachment.close)
+            attachment, network = await stack.enter_async_context(_attachment(backend, attachments))
             upstream = Upstream(hosts_file=hosts.name)
             stack.push_async_callback(upstream.close)
             gateway = Gateway(rules, told.append, upstream, names=names)
             stack.push_async_callback(gateway.close)
             await gateway.serve(attachment, {}, {})
-            output = await output_of(backend, python, directory, _network(attachment), _GUEST)
+            output = await output_of(backend, python, directory, network, _GUEST)
     try:
         allowed, denied, answer = json.loads(output)
     except ValueError:
@@ -120,5 +116,20 @@ async def _talk(
     )
 
 
-def _network(attachment: Attachment) -> Network:
-    return Network(attachment.namespace_fd, attachment.user_namespace_fd, GATEWAY_IPV4)
+@contextlib.asynccontextmanager
+async def _attachment(backend: Backend, stock: AttachmentStock) -> AsyncIterator[tuple[Attachment, Network]]:
+    """A network for one box, and what serves it."""
+    held = await backend.hold_network()
+    try:
+        attachment = await (stock.lease() if held is None else stock.fit_out(held.path))
+        try:
+            holder = held.holder if held is not None else ""
+            yield (
+                attachment,
+                Network(attachment.namespace_fd, attachment.user_namespace_fd, GATEWAY_IPV4, holder=holder),
+            )
+        finally:
+            attachment.close()
+    finally:
+        if held is not None:
+            await held.close()

@@ -274,7 +274,8 @@ class Walk:
         trace = await self._begun_trace()
         if trace is None:
             return None
-        self._way_out = await self._egress.open(rules, trace.gated)
+        held = await self._decided.backend.hold_network()
+        self._way_out = await self._egress.open(rules, trace.gated, held=held)
         self._decided.warnings.extend(self._way_out.notes)
         return self._way_out
 

@@ -25,6 +25,7 @@ STOCKED = DEFAULT_SIZE
 if TYPE_CHECKING:
     from agentbox.egress.attachment import Attachment
     from agentbox.egress.rules import EgressRules
+    from agentbox.isolation.network import HeldNetwork
 
 
 class Egress:
@@ -47,17 +48,30 @@ class Egress:
         with contextlib.suppress(IsolationError):
             await self._stock.fill()
 
-    async def open(self, rules: EgressRules, on_event: OnEvent, sockets: Sequence[str] = ()) -> WayOut:
-        """A way out for one box, with the UNIX sockets that rules name and these. Raises IsolationError when this host
-        cannot make one."""
-        attachment = await self._stock.lease()
+    async def open(
+        self,
+        rules: EgressRules,
+        on_event: OnEvent,
+        sockets: Sequence[str] = (),
+        held: HeldNetwork | None = None,
+    ) -> WayOut:
+        """A way out for one box, with the UNIX sockets that rules name and these; in a namespace that is `held` for it,
+        which goes with the way out. Raises IsolationError when this host cannot make one."""
+        try:
+            attachment = await (self._stock.lease() if held is None else self._stock.fit_out(held.path))
+        except BaseException:
+            if held is not None:
+                await held.close()
+            raise
         try:
             ports = await attachment.open_loopback_ports(rules.loopback_ports)
             share = self._budget.share()
             gateway = Gateway(rules, on_event, self._upstream, pipes=self._pipes, share=share)
-            return WayOut(attachment, ports, gateway, (*rules.unix_paths, *sockets))
+            return WayOut(attachment, ports, gateway, (*rules.unix_paths, *sockets), held)
         except BaseException:
             attachment.close()
+            if held is not None:
+                await held.close()
             raise
 
     async def close(self) -> None:
@@ -79,10 +93,12 @@ class WayOut:
         ports: dict[int, list[socket.socket]],
         gateway: Gateway,
         unix_paths: Sequence[str],
+        held: HeldNetwork | None = None,
     ) -> None:
         self._attachment = attachment
         self._ports = ports
         self._gateway = gateway
+        self._held = held
         self._closed = False
         self._serving = False
         self._replacing = asyncio.Lock()
@@ -92,8 +108,8 @@ class WayOut:
     @property
     def network(self) -> Network:
         """What the backend needs to put its box there."""
-        attachment = self._attachment
-        return Network(attachment.namespace_fd, attachment.user_namespace_fd, GATEWAY_IPV4, self.unix_paths)
+        attachment, holder = self._attachment, self._held.holder if self._held is not None else ""
+        return Network(attachment.namespace_fd, attachment.user_namespace_fd, GATEWAY_IPV4, self.unix_paths, holder)
 
     async def serve(self, unix_listeners: Mapping[str, socket.socket]) -> None:
         """Begin to serve; the listeners are those that the box made at `unix_paths`."""
@@ -140,6 +156,8 @@ class WayOut:
         finally:
             _close(self._ports)
             self._attachment.close()
+            if self._held is not None:
+                await self._held.close()
 
 
 def _close(ports: Mapping[int, Sequence[socket.socket]]) -> None:

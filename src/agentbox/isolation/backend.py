@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentbox.isolation.boxes import CommandExit
     from agentbox.isolation.facilities import Facilities
     from agentbox.isolation.interpreters import Found
-    from agentbox.isolation.network import Network
+    from agentbox.isolation.network import HeldNetwork, Network
     from agentbox.isolation.plan import GuardView, LaunchPlan, WorkspaceView
     from agentbox.isolation.requirement import Requirement
     from agentbox.light import socket
@@ -372,6 +372,10 @@ class Backend(Protocol):
 
     def refuses(self, confinement: Confinement) -> str:
         """Why a policy cannot be held here, naming the rule; empty where it can."""
+
+    async def hold_network(self) -> HeldNetwork | None:
+        """A namespace for one box that will have a way out; None where boxes join any that is made for them. Raises
+        IsolationError."""
 
     async def close(self) -> None:
         """Give up what it keeps beside its boxes."""

@@ -149,6 +149,9 @@ async def output_of(
     async def given() -> AsyncIterator[Network]:
         yield network
 
+    inside = await backend.interpreters()
+    if inside is not None:
+        python = inside.get("python")
     inspector = _Inspector(backend, python or INTERPRETERS["python"].find(sys.executable), directory, given)
     return await inspector.output(script)
 

@@ -132,6 +132,9 @@ class JailBackend:
         if now:
             lazy.open()
 
+    async def hold_network(self) -> None:
+        """See Backend: its boxes join any."""
+
     async def close(self) -> None:
         """End the warm pool."""
         watched, self._watched = self._watched, {}

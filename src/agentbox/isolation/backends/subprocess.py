@@ -48,6 +48,9 @@ class SubprocessBackend:
             cpu=Layer.KERNEL if "cpu" in held else Layer.NONE,
         )
 
+    async def hold_network(self) -> None:
+        """See Backend: its boxes join any."""
+
     async def close(self) -> None:
         """See Backend."""
 

@@ -5,6 +5,7 @@
 //                                             left, writes how it ended to STATUS, exits as it did
 //   agentbox-box-init relay FILTER STATUS     the same, and carries its output: in gVisor a large write to a pipe of the
 //                                             host is cut short, and few programs look
+//   agentbox-box-init wait                    does nothing, until its stdin ends
 //   agentbox-box-init become FILTER           reads a program from stdin and becomes it
 //
 // FILTER is a file with an array of struct sock_filter. A program is a little-endian u32 and so many bytes of strings,
@@ -255,11 +256,17 @@ static int run(const char *filter, const char *status_path, int relays) {
 int main(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[1], "run") == 0) return run(argv[2], argv[3], 0);
     if (argc == 4 && strcmp(argv[1], "relay") == 0) return run(argv[2], argv[3], 1);
+    if (argc == 2 && strcmp(argv[1], "wait") == 0) {
+        char byte;
+        ssize_t got;
+        while ((got = read(0, &byte, 1)) > 0 || (got < 0 && errno == EINTR)) continue;
+        return 0;
+    }
     if (argc == 3 && strcmp(argv[1], "become") == 0) {
         struct program program = read_program();
         confine(argv[2]);
         execute(program);
     }
-    dprintf(2, "use: %s run|relay FILTER STATUS | become FILTER\n", argv[0]);
+    dprintf(2, "use: %s run|relay FILTER STATUS | become FILTER | wait\n", argv[0]);
     return 2;
 }

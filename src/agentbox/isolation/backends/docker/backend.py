@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from agentbox.errors import AgentboxError, BackendUnavailableError, InternalError
 from agentbox.isolation.backend import LiveBox, cgroup_limits
-from agentbox.isolation.backends.docker import images, sweeping
+from agentbox.isolation.backends.docker import holding, images, sweeping
 from agentbox.isolation.backends.docker.box import DockerBox, Shown
 from agentbox.isolation.backends.docker.daemon import Daemon
 from agentbox.isolation.backends.docker.ground import FILTER, INIT, STATUS, Ground, can_bound
@@ -25,17 +25,20 @@ from agentbox.records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping
 
     from agentbox.isolation.backend import Program, Watch
     from agentbox.isolation.facilities import Facilities
     from agentbox.isolation.interpreters import Found
-    from agentbox.isolation.network import Network
+    from agentbox.isolation.network import HeldNetwork, Network
     from agentbox.isolation.requirement import Requirement
     from agentbox.linux.cgroups import Cgroup
     from agentbox.models import Confinement, Limits
 
 _MIB = 1 << 20
+# Where a box with a way out asks for names: an address of its own namespace (egress/names.py).
+NAME_SERVER = "198.18.0.1"
 # What gVisor's own kernel takes: memory, and tasks of the host for itself and for each process inside.
 _GVISOR_MEMORY_MB = 128
 _GVISOR_TASKS = 256
@@ -101,10 +104,8 @@ class DockerBackend:
         del program, watch
         if directory is None:
             raise InternalError("backend docker was given no directory")
-        if network is not None:
-            raise BackendUnavailableError(
-                "a container cannot join a network that was made before it", hint="use backend jail or gvisor"
-            )
+        if network is not None and not network.holder:
+            raise InternalError("a container joins the network of a container alone")
         await self._sweep()
         image = confinement.image or await self._daemon.default_image()
         facilities = self._facilities
@@ -127,7 +128,8 @@ class DockerBackend:
                 Shown(WORKSPACE, True, uid, gid),
                 ground,
             )
-            await box.create(self._container(image, confinement.limits, ground, cgroup, (uid, gid)))
+            box.unix_listeners = self._listeners(network, ground)
+            await box.create(self._container(image, confinement.limits, ground, cgroup, (uid, gid), network))
         except BaseException:
             if box is not None:
                 await box.destroy()
@@ -166,7 +168,13 @@ class DockerBackend:
         )
 
     def _container(
-        self, image: str, limits: Limits, ground: Ground, cgroup: Cgroup | None, ids: tuple[int, int]
+        self,
+        image: str,
+        limits: Limits,
+        ground: Ground,
+        cgroup: Cgroup | None,
+        ids: tuple[int, int],
+        network: Network | None,
     ) -> Container:
         container = Container(
             image=image,
@@ -178,7 +186,8 @@ class DockerBackend:
                 LABEL_STARTED: datetime.now(UTC).isoformat(timespec="seconds"),
                 LABEL_KIND: "run",
             },
-            runtime=self._daemon.options.runtime,
+            runtime=self._daemon.options.runtime if network is None else self._daemon.attached_runtime(),
+            network=network.holder if network is not None else "",
             binds=ground.binds(),
             # Counted for the box alone: its uid is nobody else's. The init is one too.
             processes=limits.pids + 1 if os.geteuid() == 0 or self.own_kernel else None,
@@ -199,6 +208,21 @@ class DockerBackend:
                 await asyncio.to_thread(sweep_strays)
             except AgentboxError:
                 self._swept = False
+
+    async def hold_network(self) -> HeldNetwork:
+        """See Backend."""
+        await self._sweep()
+        return await holding.hold(self._daemon, NAME_SERVER)
+
+    def _listeners(self, network: Network | None, ground: Ground) -> dict[str, socket.socket]:
+        """The sockets of the network's UNIX paths, which the container shows there."""
+        paths = network.unix_listeners if network is not None else ()
+        if paths and self.own_kernel:
+            raise BackendUnavailableError(
+                f"unix:{paths[0]} cannot be opened to a container with gVisor's kernel",
+                hint="use a `net:` rule with a host and a port, or backend jail",
+            )
+        return {path: ground.listen(path) for path in paths}
 
     async def close(self) -> None:
         """See Backend."""

@@ -167,6 +167,8 @@ class DockerBox:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for listener in self.unix_listeners.values():
+            listener.close()
         if self.workspace_fd >= 0:
             os.close(self.workspace_fd)
             self.workspace_fd = -1

@@ -22,6 +22,7 @@ BASE_IMAGE = "agentbox/base:latest"
 USUAL_IMAGES = {"python": "python:3.12-slim", "javascript": "node:20-slim"}
 _LOOK_SECONDS = 10.0
 RUNSC_ENTRY = '"runtimes": {"runsc": {"path": "/usr/bin/runsc", "runtimeArgs": ["--network=none"]}}'
+HOSTNET_ENTRY = '"runsc-hostnet": {"path": "/usr/bin/runsc", "runtimeArgs": ["--network=host"]}'
 
 
 class Daemon:
@@ -52,6 +53,27 @@ class Daemon:
         if self._info is None:
             self._info = self.engine.ask("GET", "/info", timeout=_LOOK_SECONDS)
         return self._info
+
+    def plain_runtime(self) -> str:
+        """A runtime whose containers have the host's kernel, where the engine has one."""
+        return "runc" if "runc" in self._runtimes() else self.options.runtime
+
+    def attached_runtime(self) -> str:
+        """The runtime for boxes that have a way out: gVisor must be told to use the network that it is put into. Raises
+        BackendUnavailableError."""
+        if not self.runs_gvisor or self._uses_host_network(self.options.runtime):
+            return self.options.runtime
+        for name, runtime in sorted(self._runtimes().items()):
+            if "runsc" in os.path.basename(str(runtime.get("path", ""))) and self._uses_host_network(name):
+                return name
+        raise BackendUnavailableError(
+            f"the runtime {self.options.runtime} has a network of its own, which leads nowhere, so `net:` rules and "
+            "allowlists cannot be held",
+            hint=f"put a second entry into /etc/docker/daemon.json and restart the daemon: {HOSTNET_ENTRY}",
+        )
+
+    def _uses_host_network(self, runtime: str) -> bool:
+        return "--network=host" in (self._runtimes().get(runtime, {}).get("runtimeArgs") or ())
 
     def process(self) -> int | None:
         """The process that listens at the engine's socket; None where it is not to be seen from here, as in a container

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 
 from agentbox.errors import ConfinementError
 from agentbox.isolation.plan import disk_of
@@ -27,6 +28,7 @@ NATIVE_INIT = os.path.join(_NATIVE, "agentbox-box-init")
 # Without it `ls` and `stat` of newer coreutils fail on every path in gVisor.
 NATIVE_STAT = os.path.join(_NATIVE, "gvisor-stat.so")
 _REPORT_BYTES = 256
+_BACKLOG = 128
 # The filter and the report, beside what disk_of leaves for a root.
 _PLACES = (("work", 0o755), ("tmp", 0o1777), ("shm", 0o1777))
 
@@ -53,6 +55,7 @@ class Ground:
         self._daemon = daemon
         self._gvisor = gvisor
         self._mounted = False
+        self._sockets: list[tuple[str, str, bool]] = []
         self._fd = -1
         try:
             if can_bound() and daemon is not None:
@@ -90,7 +93,26 @@ class Ground:
             (f"{here}/status", STATUS, True),
             (NATIVE_INIT, INIT, False),
             *(preload(here) if self._gvisor else ()),
+            *self._sockets,
         )
+
+    def listen(self, path: str) -> socket.socket:
+        """A listener that the container shows at a path. Raises ConfinementError."""
+        name = f"socket-{len(self._sockets)}"
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # By a short name: the kernel allows 107 bytes.
+            sock.bind(f"/proc/self/fd/{self._fd}/{name}")
+            os.chmod(name, 0o666, dir_fd=self._fd)  # noqa: S103 - the directory is nobody else's
+            sock.listen(_BACKLOG)
+            sock.setblocking(False)
+        except OSError as error:
+            sock.close()
+            raise ConfinementError(
+                f"no socket could be made for {path}: {error.strerror}", step="unix socket", errno=error.errno or 0
+            ) from error
+        self._sockets.append((f"{self._directory}/{name}", path, True))
+        return sock
 
     def open_workspace(self) -> int:
         """A descriptor of the workspace, the caller's to close."""

@@ -47,6 +47,7 @@ async def look(daemon: Daemon) -> Mapping[str, Found]:
 
 def programs_of(daemon: Daemon, image: str) -> dict[str, str]:
     """The absolute path of each interpreter that an image has, by language. Blocks; raises IsolationError."""
+    daemon.info()
     engine, name = daemon.engine, f"agentbox-look-{secrets.token_hex(8)}"
     container = Container(
         image=image,
@@ -54,7 +55,7 @@ def programs_of(daemon: Daemon, image: str) -> dict[str, str]:
         user="65534:65534",
         directory="/",
         labels={LABEL_OWNER: owner_name(), LABEL_KIND: "look"},
-        runtime="runc" if "runc" in (daemon.info().get("Runtimes") or ()) else daemon.options.runtime,
+        runtime=daemon.plain_runtime(),
         memory_bytes=64 << 20,
         pids=32,
     )

@@ -29,7 +29,8 @@ class Container:
     """One container. `binds` are (source, target, writable); `tmpfs` are (target, options). `user` is `uid:gid`.
 
     `memory_bytes`, `pids` and `cpus` are None where a control group of ours, `cgroup_parent`, holds them. `processes`
-    is the limit that a kernel of the box's own counts by.
+    is the limit that a kernel of the box's own counts by. `network` is the container whose network it shares, where it
+    has none of its own.
     """
 
     image: str
@@ -49,6 +50,7 @@ class Container:
     cpus: float | None = None
     processes: int | None = None
     name_server: str | None = None
+    network: str = ""
     hostname: str = "box"
 
 
@@ -56,7 +58,7 @@ def request_of(container: Container) -> dict[str, Any]:
     """The body of the call that creates it."""
     host: dict[str, Any] = {
         "Runtime": container.runtime,
-        "NetworkMode": "none",
+        "NetworkMode": f"container:{container.network}" if container.network else "none",
         "IpcMode": "private",
         "CgroupnsMode": "private",
         "Privileged": False,
@@ -75,8 +77,9 @@ def request_of(container: Container) -> dict[str, Any]:
         "RestartPolicy": {"Name": "no"},
         "OomScoreAdj": 500,
         "Ulimits": _ulimits(container),
-        "Dns": [container.name_server] if container.name_server else [],
     }
+    if container.name_server is not None:
+        host["Dns"] = [container.name_server]
     if container.cgroup_parent is not None:
         host["CgroupParent"] = container.cgroup_parent
     if container.memory_bytes is not None:
@@ -93,7 +96,8 @@ def request_of(container: Container) -> dict[str, Any]:
         "WorkingDir": container.directory,
         "Env": list(container.environment),
         "Labels": dict(container.labels),
-        "Hostname": container.hostname,
+        # A container in another one's network has that one's name.
+        **({} if container.network else {"Hostname": container.hostname}),
         "NetworkDisabled": False,
         "OpenStdin": True,
         "StdinOnce": True,

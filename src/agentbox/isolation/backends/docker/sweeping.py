@@ -48,7 +48,7 @@ async def orphans(engine: Engine, kinds: tuple[str, ...]) -> list[dict[str, Any]
     ]
 
 
-async def sweep(engine: Engine, kinds: tuple[str, ...] = ("run", "look")) -> int:
+async def sweep(engine: Engine, kinds: tuple[str, ...] = ("run", "look", "net")) -> int:
     """Remove them; returns how many there were. Raises IsolationError when the engine cannot be asked."""
     found = await orphans(engine, kinds)
 

@@ -70,6 +70,9 @@ class GvisorBackend:
         """See Backend."""
         return refusal(confinement)
 
+    async def hold_network(self) -> None:
+        """See Backend: its boxes join any."""
+
     async def close(self) -> None:
         """See Backend: its stock ends with the facilities."""
 
