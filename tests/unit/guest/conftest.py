@@ -3,29 +3,19 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import pythons
 from tests.nodes import name, nodes
 from tests.unit.guest.guarded import Host
 
 SECRET = "SECRET-7531"
 
 
-def interpreters() -> list[str]:
-    """This Python and the system's, when that is another."""
-    found = [sys.executable]
-    system = "/usr/bin/python3"
-    if os.path.exists(system) and os.path.realpath(system) != os.path.realpath(sys.executable):
-        found.append(system)
-    return found
-
-
-@pytest.fixture(params=interpreters(), ids=lambda path: "system" if path.startswith("/usr/bin") else "own")
+@pytest.fixture(params=pythons.pythons(), ids=pythons.name)
 def python(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

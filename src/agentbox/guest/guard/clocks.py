@@ -119,6 +119,7 @@ class Clocks:
                 left = unused(lane)
                 if left:
                     self._effects.ask("serve", "clock.rest", "{}", lane.name, {"unused": left})
+                    lane.served = None
         else:
             self.tell_all()
 

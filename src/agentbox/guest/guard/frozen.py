@@ -52,6 +52,7 @@ class Frozen:
             "clocks are full": self._clocks.full,
             "draw": self.draw,
             "draw blocks": self._randomness.blocks,
+            "stretch": self.stretch,
             "ends": self._clocks.end,
             "starts thread": self.starts_thread,
             "enter lane": lanes.enter,
@@ -66,6 +67,12 @@ class Frozen:
         if type(size) is not int:
             raise TypeError("an integer is required")
         return self._randomness.draw(size)
+
+    def stretch(self, block: Any, size: Any) -> Any:
+        """Many random bytes of a block."""
+        if type(block) is not bytes or type(size) is not int:
+            raise TypeError("a block and an integer are required")
+        return self._randomness.stretched(block, size)
 
     def starts_thread(self, function: Any) -> Any:
         """A thread is about to start: its lane, where nothing else would give it one."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _SEED_BYTES = 32
-# What one draw takes at least.
-_BLOCK_BYTES = 32
+# As in `randomness`.
+_BLOCK_BYTES, _MOST_BLOCKS = 32, 8
 _NODE_BITS = 48
 # The address is none of a machine's.
 _MULTICAST = 1 << 40
@@ -34,18 +34,22 @@ def install(ask: Any, one: Any, inside: Any, bound: Any, replace: Any, later: An
 
     def urandom(_: Any, size: Any) -> bytes:
         count = index(size)
-        if one and 0 <= count <= _BLOCK_BYTES:
-            if not ready:
-                ready.extend(ask("draw blocks"))
+        if not one or count < 0:
+            return bytes(ask("draw", count))
+        if len(ready) < _MOST_BLOCKS:
+            ready[:0] = ask("draw blocks")
+        if count <= _BLOCK_BYTES:
             return ready.pop()[:count]
-        return bytes(ask("draw", count))
+        if count <= _BLOCK_BYTES * _MOST_BLOCKS:
+            return b"".join([ready.pop() for _ in range(-(-count // _BLOCK_BYTES))])[:count]
+        return bytes(ask("stretch", ready.pop(), count))
 
     draw = bound(urandom, "urandom")
     replace("urandom", draw)
     if hasattr(posix, "getrandom"):
 
         def getrandom(_: Any, size: Any, flags: int = 0) -> bytes:  # noqa: ARG001 - as the real one
-            return bytes(ask("draw", index(size)))
+            return urandom(_, size)
 
         replace("getrandom", bound(getrandom, "getrandom"))
     generator: Any = ContextVar("generator", default=None)
@@ -189,15 +193,31 @@ def _patch_uuid(module: Any, draw: Any) -> None:
 
 def _patch_tempfile(module: Any, draw: Any) -> None:
     """Names of temporary files."""
+    # Threads that look for a directory that can be written: the first of a process does, whichever that is.
+    looking: dict[int, int] = {}
 
     class Names:
         """Chooses letters, with what `random.Random` calls it, for a lane of whatever name sequence."""
 
         def choice(self, letters: Any) -> Any:
-            return letters[int.from_bytes(draw(_SEED_BYTES), "big") % len(letters)]
+            return self.choices(letters, k=1)[0]
 
         def choices(self, letters: Any, *, k: int) -> Any:
+            me = get_ident()
+            if me in looking:
+                looking[me] += 1
+                return [letters[looking[me] % len(letters)]] * k
             return [letters[byte % len(letters)] for byte in draw(k)]
 
     names = Names()
     module._RandomNameSequence.rng = property(lambda _: names)
+    look = module._get_default_tempdir
+
+    def _get_default_tempdir(*arguments: Any, **named: Any) -> Any:
+        looking[get_ident()] = 0
+        try:
+            return look(*arguments, **named)
+        finally:
+            del looking[get_ident()]
+
+    module._get_default_tempdir = _get_default_tempdir

@@ -36,14 +36,18 @@ class Randomness:
         """The next bytes of the caller's lane. Raises ValueError and OverflowError as `os.urandom` does."""
         if size < 0:
             raise ValueError("negative argument not allowed")
-        if size > _MAX_BYTES:
-            raise OverflowError("Python int too large to convert to C int")
         lane = self._lanes.here()
         if size <= _BLOCK_BYTES:
             return self._block(lane)[:size]
         if size <= _BLOCK_BYTES * _MOST_BLOCKS:
             return b"".join([self._block(lane) for _ in range(-(-size // _BLOCK_BYTES))])[:size]
-        return bytes(_shake(self._block(lane)).digest(size))
+        return self.stretched(self._block(lane), size)
+
+    def stretched(self, block: bytes, size: int) -> bytes:
+        """So many bytes made of one block. Raises OverflowError."""
+        if size > _MAX_BYTES:
+            raise OverflowError("Python int too large to convert to C int")
+        return bytes(_shake(block).digest(size))
 
     def blocks(self) -> Any:
         """The next blocks of the caller's lane, the first one last."""
