@@ -92,7 +92,7 @@ def run_at_once(options: Options) -> int:
     """Run the command in a process that does nothing else; its exit code."""
     open_closed_streams()
     # gVisor's boxes are not begun before their plan is there.
-    launcher = _forked_launcher() if options.kind == "jail" else None
+    launcher = forked_launcher() if options.kind == "jail" else None
     try:
         return _run(options, launcher)
     finally:
@@ -102,7 +102,7 @@ def run_at_once(options: Options) -> int:
             process.wait()
 
 
-def _forked_launcher() -> tuple[Forked, socket.socket] | None:
+def forked_launcher() -> tuple[Forked, socket.socket] | None:
     """The launcher of the run, before this process has grown; None where a new one must be started."""
     if sys.platform != "linux":
         return None

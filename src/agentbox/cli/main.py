@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The `agentbox` command: a front door that is light to open.
 
-`agentbox run` stands before every start of a program, so front.py reads its words without click, and checking.py those
-of `agentbox verify`; everything else, help and errors included, is left to the commands (commands.py).
+`agentbox run` stands before every start of a program, so front.py reads its words without click, replaying.py those of
+`agentbox replay`, and checking.py those of `agentbox verify`; everything else, help and errors included, is left to the
+commands (commands.py).
 """
 
 from __future__ import annotations
@@ -35,6 +36,20 @@ def main() -> None:
         options = read_words(sys.argv[2:])
         if options is not None:
             code = _guarded(lambda: run_at_once(options))
+            modules.keep()
+            _leave(code)
+        gc.enable()
+    if sys.argv[1:2] == ["replay"]:
+        gc.disable()
+        from agentbox.light import bundle
+
+        modules = bundle.use()
+        modules.load("front")
+        from agentbox.cli import replaying
+
+        wanted = replaying.read_words(sys.argv[2:])
+        if wanted is not None:
+            code = _guarded(lambda: replaying.replay_at_once(wanted))
             modules.keep()
             _leave(code)
         gc.enable()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from agentbox.engine.agent_box import AgentBox
 from agentbox.engine.agent_run import _links, _private
@@ -14,7 +13,7 @@ from agentbox.engine.keeping import Kept, find_blobs
 from agentbox.engine.lent_files import lend
 from agentbox.engine.output import Stream, descriptors
 from agentbox.engine.replaying import Player
-from agentbox.engine.scratch import Scratch
+from agentbox.engine.scratch import Scratch, state_of
 from agentbox.engine.starting_point import LIVE, hash_of, interpreter_of, stdin_of, why_unrecorded
 from agentbox.errors import InvalidRequestError
 from agentbox.guest.injection import GUARD_DIR, known_guard_directory
@@ -26,6 +25,7 @@ from agentbox.replay.cursor import Cursor
 from agentbox.replay.reading import replayable
 from agentbox.replay.report import Report
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
@@ -192,7 +192,7 @@ class _Session:
             for stream in self._streams
         }
         report.divergences += cursor.unfinished()
-        ending = Ending(code, streams, await asyncio.to_thread(self._scratch.changes))
+        ending = Ending(code, streams, await asyncio.to_thread(self._changes))
         report.divergences += compare_ends(self._recording, ending, self._recorded_bytes)
 
     def _on_spawn(self, step: Step) -> None:
@@ -200,6 +200,14 @@ class _Session:
         files = self._recording.spawned.get(step.index, {}).get("files")
         if isinstance(files, dict):
             self._scratch.apply(files, self._kept.read)
+
+    def _changes(self) -> dict[str, Any]:
+        """What the replay changed. What the recorded run left as it was is still there, to compare with."""
+        return {
+            path: state
+            for path, state in self._scratch.changes().items()
+            if path in self._recording.written or state != state_of(path)
+        }
 
     def _recorded_bytes(self, facts: Mapping[str, Any]) -> bytes | None:
         name = facts.get("kept")

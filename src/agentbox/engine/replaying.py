@@ -27,6 +27,8 @@ _PIECE_BYTES = 512 << 10
 _SO_PEERCRED = 17
 _MAX_CONNECTIONS = 1024
 _DRAIN_SECONDS = 5
+_MAX_SEEN = 1024
+_MAX_SEEN_BYTES = 1024
 _OWN_NAMES = frozenset({"localhost", "ip6-localhost", "box", ""})
 
 
@@ -51,6 +53,7 @@ class Player:
         self._accepting: asyncio.Task[None] | None = None
         self._next_holder = 0
         self._told = False
+        self._seen: dict[bytes, frames.Request] = {}
 
     def listen(self, listener: socket.socket) -> None:
         """Serve the guards that connect to a box's channel."""
@@ -101,7 +104,7 @@ class Player:
             while data := await loop.sock_recv(connection, _READ_BYTES):
                 answers = []
                 for body in parser.bodies(data):
-                    request = frames.request_of(frames.message_of(body))
+                    request = self._seen.get(body) or self._read(body)
                     answer = {"ok": True} if is_other else self._answer(request, holder)
                     if request.ack:
                         answers.append(frames.answer(request.id, **answer))
@@ -111,6 +114,15 @@ class Player:
                     self._told = True
                     self._on_divergence()
         self._keeping.forget(holder)
+
+    def _read(self, body: bytes) -> frames.Request:
+        """A request; what a program does again it asks in the same bytes. Raises FrameError."""
+        request = frames.request_of(frames.message_of(body))
+        if len(body) <= _MAX_SEEN_BYTES and not request.ack:
+            if len(self._seen) >= _MAX_SEEN:
+                self._seen.clear()
+            self._seen[body] = request
+        return request
 
     def _answer(self, request: frames.Request, holder: int) -> dict[str, Any]:
         """The members of an answer besides `id`."""

@@ -1,29 +1,34 @@
 # SPDX-License-Identifier: MIT
 """Copies of what a policy lets be written, for a replay to write to: at the same paths for the program, elsewhere on
-the host. They are put back to what the files were before the recorded run, as far as that was kept."""
+the host. They are put back to what the files were before the recorded run, as far as that was kept.
+
+Links in a copy lead where they led, or where the program makes them lead: no path in it is followed through one.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import stat
-import tempfile
-from typing import TYPE_CHECKING
 
-from agentbox.errors import InvalidRequestError
+from agentbox.errors import AgentboxError, InvalidRequestError
 from agentbox.light import contextlib, digests
 from agentbox.policy.paths import is_below
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
+
+    Read = Callable[[str], bytes | None]
 
 MAX_SCRATCH_BYTES = 4 << 30
 MAX_SCRATCH_FILES = 200_000
 _OWN = ".agentbox"
 _CLONE_FILE = 0x40049409  # FICLONE of <linux/fs.h>
 _CHUNK = 1 << 20
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Scratch:
@@ -32,16 +37,16 @@ class Scratch:
     too much to copy."""
 
     def __init__(self, paths: Sequence[str], near: str) -> None:
-        self._directory = _made_near(near)
         self._tops = [path for path in sorted(paths) if not any(is_below(path, p) and p != path for p in paths)]
+        self._directory = _made_near(near) if self._tops else ""
+        self._base = os.open(self._directory, _DIRECTORY) if self._tops else -1
         self.sources: dict[str, str] = {}
         self._left_bytes, self._left_files = MAX_SCRATCH_BYTES, MAX_SCRATCH_FILES
         self._at_start: dict[str, tuple[int, ...]] = {}
         try:
             for number, path in enumerate(self._tops):
-                # The box sees the source's own mode and owner.
                 self.sources[path] = f"{self._directory}/{number}"
-                self._copy(path, self.sources[path], top=True)
+                self._copy(path, self.sources[path])
         except OSError as error:
             self.close()
             raise InvalidRequestError(
@@ -53,18 +58,9 @@ class Scratch:
             raise
         for path in paths:
             if path not in self.sources:
-                self.sources[path] = self.place(path) or path
+                self.sources[path] = f"{self._directory}/{self._inside(path)}"
 
-    def place(self, path: str) -> str | None:
-        """Where the copy of a path of the program's lies, None for one that is not copied."""
-        for top in self._tops:
-            if is_below(path, top):
-                return self.sources[top] + path[len(top) :]
-        return None
-
-    def put_back(
-        self, written: Mapping[str, tuple[int, Mapping[str, Any]]], read: Callable[[str], bytes | None]
-    ) -> list[str]:
+    def put_back(self, written: Mapping[str, tuple[int, Mapping[str, Any]]], read: Read) -> list[str]:
         """Undo in the copies what the recorded run did; paths whose former content was not kept."""
         unknown = []
         # Directories come before what is in them when they are made, and after it when they are removed.
@@ -76,7 +72,7 @@ class Scratch:
                 self._set(path, None, read)
         return unknown
 
-    def apply(self, files: Mapping[str, Any], read: Callable[[str], bytes | None]) -> None:
+    def apply(self, files: Mapping[str, Any], read: Read) -> None:
         """Write what a program wrote that is not run again."""
         for path, state in sorted(files.items()):
             self._set(path, state, read)
@@ -86,22 +82,54 @@ class Scratch:
         self._at_start = dict(self._facts())
 
     def changes(self) -> dict[str, dict[str, Any] | None]:
-        """What is different since `begin`: the state of each path, None for one that is gone."""
+        """What is different since `begin`, when nothing runs any more: the state of each path, None for one that is
+        gone."""
         now = dict(self._facts())
         found: dict[str, dict[str, Any] | None] = {path: None for path in self._at_start if path not in now}
         for path, facts in now.items():
             if self._at_start.get(path) != facts:
-                place = self.place(path)
-                found[path] = state_of(place) if place is not None else None
+                found[path] = state_of(f"{self._directory}/{self._inside(path)}")
         return found
 
     def close(self) -> None:
-        """Remove all copies."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+        """Remove all copies. May be called twice."""
+        base, self._base = self._base, -1
+        if base < 0:
+            return
+        os.close(base)
+        from agentbox.workspace.removal import remove_tree
+
+        with contextlib.suppress(AgentboxError, OSError):
+            above = os.open(os.path.dirname(self._directory), _DIRECTORY)
+            try:
+                remove_tree(above, os.path.basename(self._directory))
+            finally:
+                os.close(above)
+
+    def _inside(self, path: str) -> str:
+        """The place of a path in the private directory, '' for one that is not copied."""
+        for number, top in enumerate(self._tops):
+            if is_below(path, top):
+                return f"{number}{path[len(top) :]}"
+        return ""
+
+    @contextlib.contextmanager
+    def _above(self, inside: str) -> Iterator[tuple[int, str]]:
+        """The directory of a place, reached without following a link, and its name there. Raises OSError."""
+        *parts, name = inside.split("/")
+        at = os.dup(self._base)
+        try:
+            for part in parts:
+                below = os.open(part, _DIRECTORY, dir_fd=at)
+                os.close(at)
+                at = below
+            yield at, name
+        finally:
+            os.close(at)
 
     def _facts(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        for top in self._tops:
-            source = self.sources[top]
+        for number, top in enumerate(self._tops):
+            source = f"{self._directory}/{number}"
             waiting = [source]
             while waiting:
                 place = waiting.pop()
@@ -118,72 +146,57 @@ class Scratch:
                 else:
                     yield path, (found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
-    def _set(self, path: str, state: Any, read: Callable[[str], bytes | None]) -> bool:
-        """Make one path what it is to be; False where its content is not known."""
-        place = self.place(path)
-        if place is None:
+    def _set(self, path: str, state: Any, read: Read) -> bool:
+        """Make one path what it is to be; False where that is not known, or cannot be done."""
+        inside = self._inside(path)
+        if not inside:
             return True
+        wanted = state if isinstance(state, dict) else None
         data = None
-        if isinstance(state, dict) and not state.keys() & {"sha256", "directory", "link"}:
+        if wanted is not None and not wanted.keys() & {"sha256", "directory", "link"}:
             return False
-        if isinstance(state, dict) and "sha256" in state:
-            data = read(str(state["sha256"]))
-            if data is None:
-                return state_of(place) is not None and (state_of(place) or {}).get("sha256") == state["sha256"]
-        with contextlib.suppress(OSError):
-            _remove(place, keep_directory=isinstance(state, dict) and bool(state.get("directory")))
-        if not isinstance(state, dict):
-            return True
-        with contextlib.suppress(OSError):
-            owner = os.stat(os.path.dirname(place))
-            mode = state.get("mode")
-            if state.get("directory"):
-                os.makedirs(place, exist_ok=True)
-            elif "link" in state:
-                os.symlink(str(state["link"]), place)
-                mode = None
-            elif data is not None:
-                with open(place, "xb") as file:
-                    file.write(data)
-            if isinstance(mode, int):
-                os.chmod(place, mode & 0o777)
-            if os.geteuid() == 0:
-                os.chown(place, owner.st_uid, owner.st_gid, follow_symlinks=False)
-            time = state.get("mtime_ns")
-            if isinstance(time, str) and time.isdecimal() and not state.get("directory"):
-                os.utime(place, ns=(int(time), int(time)), follow_symlinks=False)
+        try:
+            with self._above(inside) as (above, name):
+                if wanted is not None and "sha256" in wanted:
+                    data = read(str(wanted["sha256"]))
+                    if data is None:
+                        return bool(_sha256_of(above, name) == wanted["sha256"])
+                _clear(above, name, keep_directory=wanted is not None and bool(wanted.get("directory")))
+                if wanted is not None:
+                    _make(above, name, wanted, data)
+        except (AgentboxError, OSError):
+            return wanted is None
         return True
 
-    def _copy(self, source: str, target: str, *, top: bool = False) -> None:
-        self._left_files -= 1
-        if self._left_files < 0:
-            raise self._too_much(source)
-        try:
-            found = os.lstat(source)
-        except FileNotFoundError:
-            if top:
-                os.mkdir(target)
-            return
-        if stat.S_ISDIR(found.st_mode):
+    def _copy(self, top: str, target: str) -> None:
+        """Copy a file, or a directory with all below it."""
+        if not os.path.lexists(top):
             os.mkdir(target)
-            for name in os.listdir(source):
-                if name != _OWN:
-                    self._copy(f"{source}/{name}", f"{target}/{name}")
-        elif stat.S_ISREG(found.st_mode):
-            self._left_bytes -= found.st_size
-            if self._left_bytes < 0:
-                raise self._too_much(source)
-            _copy_file(source, target)
-        elif stat.S_ISLNK(found.st_mode):
-            os.symlink(os.readlink(source), target)
-        else:
-            # Sockets and pipes lead to others.
             return
-        if os.geteuid() == 0:
-            os.chown(target, found.st_uid, found.st_gid, follow_symlinks=False)
-        if not stat.S_ISLNK(found.st_mode):
-            os.chmod(target, stat.S_IMODE(found.st_mode) & 0o1777)
-        os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns), follow_symlinks=False)
+        directories = []
+        waiting = [(top, target)]
+        while waiting:
+            source, place = waiting.pop()
+            self._left_files -= 1
+            found = os.lstat(source)
+            self._left_bytes -= found.st_size if stat.S_ISREG(found.st_mode) else 0
+            if self._left_files < 0 or self._left_bytes < 0:
+                raise self._too_much(source)
+            if stat.S_ISDIR(found.st_mode):
+                os.mkdir(place)
+                directories.append((place, found))
+                waiting += [(f"{source}/{name}", f"{place}/{name}") for name in os.listdir(source) if name != _OWN]
+                continue
+            if stat.S_ISREG(found.st_mode):
+                _copy_file(source, place)
+            elif stat.S_ISLNK(found.st_mode):
+                os.symlink(os.readlink(source), place)
+            else:
+                # Sockets and pipes lead to others.
+                continue
+            _dress(place, found)
+        for place, found in reversed(directories):
+            _dress(place, found)
 
     def _too_much(self, at: str) -> InvalidRequestError:
         return InvalidRequestError(
@@ -204,7 +217,7 @@ def state_of(place: str) -> dict[str, Any] | None:
         if not stat.S_ISREG(found.st_mode):
             return {"mode": mode}
         digest = digests.sha256(b"")
-        with open(place, "rb") as file:
+        with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
             while data := file.read(_CHUNK):
                 digest.update(data)
     except OSError:
@@ -212,10 +225,72 @@ def state_of(place: str) -> dict[str, Any] | None:
     return {"bytes": found.st_size, "sha256": digest.hexdigest(), "mode": mode}
 
 
+def _sha256_of(above: int, name: str) -> str:
+    digest = digests.sha256(b"")
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(name, flags, dir_fd=above), "rb") as file:
+        while data := file.read(_CHUNK):
+            digest.update(data)
+    return digest.hexdigest()
+
+
+def _clear(above: int, name: str, *, keep_directory: bool) -> None:
+    """Remove what is there. Raises OSError, WorkspaceError."""
+    try:
+        found = os.stat(name, dir_fd=above, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        os.unlink(name, dir_fd=above)
+    elif not keep_directory:
+        from agentbox.workspace.removal import remove_tree
+
+        remove_tree(above, name)
+
+
+def _make(above: int, name: str, state: Mapping[str, Any], data: bytes | None) -> None:
+    """Make a directory, link or file, for the owner of the directory that it is in. Raises OSError."""
+    owner = os.fstat(above)
+    root = os.geteuid() == 0
+    if "link" in state:
+        os.symlink(str(state["link"]), name, dir_fd=above)
+        if root:
+            os.chown(name, owner.st_uid, owner.st_gid, dir_fd=above, follow_symlinks=False)
+        return
+    if state.get("directory"):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, dir_fd=above)
+        made = os.open(name, _DIRECTORY, dir_fd=above)
+    else:
+        made = os.open(name, _NEW, 0o600, dir_fd=above)
+    try:
+        view = memoryview(data or b"")
+        while view and data is not None:
+            view = view[os.write(made, view) :]
+        if root:
+            os.fchown(made, owner.st_uid, owner.st_gid)
+        mode, time = state.get("mode"), state.get("mtime_ns")
+        if isinstance(mode, int):
+            os.fchmod(made, mode & 0o1777)
+        if isinstance(time, str) and time.isdecimal():
+            os.utime(made, ns=(int(time), int(time)))
+    finally:
+        os.close(made)
+
+
+def _dress(place: str, like: os.stat_result) -> None:
+    """Give a copy owner, mode and times of what it is of."""
+    if os.geteuid() == 0:
+        os.chown(place, like.st_uid, like.st_gid, follow_symlinks=False)
+    if not stat.S_ISLNK(like.st_mode):
+        os.chmod(place, stat.S_IMODE(like.st_mode) & 0o1777)
+    os.utime(place, ns=(like.st_atime_ns, like.st_mtime_ns), follow_symlinks=False)
+
+
 def _copy_file(source: str, target: str) -> None:
     reader = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        writer = os.open(target, _NEW, 0o600)
         try:
             try:
                 fcntl.ioctl(writer, _CLONE_FILE, reader)
@@ -228,16 +303,13 @@ def _copy_file(source: str, target: str) -> None:
         os.close(reader)
 
 
-def _remove(place: str, *, keep_directory: bool) -> None:
-    found = os.lstat(place)
-    if not stat.S_ISDIR(found.st_mode):
-        os.unlink(place)
-    elif not keep_directory:
-        shutil.rmtree(place)
-
-
 def _made_near(near: str) -> str:
-    try:
-        return tempfile.mkdtemp(prefix="replay-", dir=near)
-    except OSError:
-        return tempfile.mkdtemp(prefix="agentbox-replay-")
+    """A new private directory. Raises OSError."""
+    name = f"replay-{os.urandom(8).hex()}"
+    for directory in (near, "/var/tmp"):  # noqa: S108 - a name that nobody can guess
+        with contextlib.suppress(OSError):
+            os.mkdir(f"{directory}/{name}", 0o700)
+            return f"{directory}/{name}"
+    raise InvalidRequestError(
+        f"no copies can be made in {near} or in the directory for temporary files", hint="free disk space"
+    )

@@ -188,6 +188,9 @@ class Launcher:
 
     def drop(self) -> None:
         """End the launcher, without an event loop; see `close`."""
+        if self._process is not None and self._process.poll() is None:
+            # Before its sockets, of whose end it would complain.
+            self._process.kill()
         for sock in (self._begun, self._adopted):
             if sock is not None:
                 sock.close()
@@ -196,8 +199,6 @@ class Launcher:
             self._channel.close()
             self._channel = None
         if self._process is not None:
-            if self._process.poll() is None:
-                self._process.kill()
             self._process.wait()
             self._process = None
 

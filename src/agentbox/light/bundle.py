@@ -46,6 +46,7 @@ _SETS: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "session": ("plan", ("agentbox.engine.agent_session",)),
+    "replay": ("plan", ("agentbox.cli.replaying", "agentbox.engine.agent_replay", "agentbox.trace.verify")),
 }
 
 _PREFIX = "agentbox."

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 from agentbox.records import dataclass
 from agentbox.trace import record
 from agentbox.trace.canonical import NotCanonicalError
 from agentbox.trace.lines import LineTooLongError, lines, opened
 from agentbox.trace.record import Entry
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class Unreadable:
     reason: str
 
 
-def read(path: Path) -> Iterator[Entry | Unreadable]:
+def read(path: str | Path) -> Iterator[Entry | Unreadable]:
     """Every line of a trace of either form, blank ones left out. Memory does not grow with the file.
 
     Raises TraceError when the file cannot be read.

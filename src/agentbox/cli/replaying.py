@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: MIT
+"""`agentbox replay` from its words to its exit code, importing little more than a run does. Its words as a user may
+misspell them, and its help, are replay.py's, which uses click."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from agentbox.cli.console import errors_are_lines, load_settings, say
+from agentbox.cli.front import DEFAULT_POLICY, forked_launcher, open_closed_streams, policy_of, working_directory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbox.isolation.launcher.forked import Forked
+    from agentbox.light import socket
+    from agentbox.replay.report import Report
+
+DEFAULT_TRACE = "trace.jsonl"
+
+
+class Options:
+    """What `agentbox replay` was told."""
+
+    def __init__(self) -> None:
+        self.policy = DEFAULT_POLICY
+        self.trace = DEFAULT_TRACE
+        self.as_json = False
+        self.quiet = False
+        self.command: tuple[str, ...] = ()
+
+
+_WITH_VALUE = {"-p": "policy", "--policy": "policy", "-t": "trace", "--trace": "trace"}
+_FLAGS = {"--json": "as_json", "-q": "quiet", "--quiet": "quiet"}
+
+
+def read_words(words: Sequence[str]) -> Options | None:
+    """The options of `replay [OPTIONS] [-- COMMAND]`, or None for what only the whole parser can read or explain."""
+    end = words.index("--") if "--" in words else len(words)
+    options = Options()
+    options.command = tuple(words[end + 1 :])
+    waiting = list(reversed(words[:end]))
+    while waiting:
+        word = waiting.pop()
+        if word in _FLAGS:
+            setattr(options, _FLAGS[word], True)
+            continue
+        if word not in _WITH_VALUE or not waiting or not waiting[-1] or waiting[-1].startswith("-"):
+            return None
+        setattr(options, _WITH_VALUE[word], waiting.pop())
+    return options
+
+
+def replay_at_once(options: Options) -> int:
+    """Replay in a process that does nothing else; its exit code."""
+    open_closed_streams()
+    launcher = forked_launcher()
+    try:
+        return _replay(options, launcher)
+    finally:
+        if launcher is not None:
+            process, sock = launcher
+            sock.close()
+            process.wait()
+
+
+def _replay(options: Options, launcher: tuple[Forked, socket.socket] | None) -> int:
+    from agentbox import light
+    from agentbox.light import bundle
+
+    bundle.load("begin")
+    with errors_are_lines():
+        directory = working_directory()
+        settings = load_settings()
+        from agentbox.config import process_environment
+        from agentbox.engine.limits import agent_limits
+        from agentbox.isolation.early import open_facilities
+
+        limits = agent_limits(settings)
+        facilities = open_facilities(launcher, limits)
+        try:
+            bundle.load("plan")
+            light.choose()
+            bundle.load("replay")
+            if (code := _unfit(options.trace)) is not None:
+                return code
+            from agentbox.engine.agent_replay import ReplayRequest, replay_agent
+            from agentbox.engine.policy_world import HostFiles
+            from agentbox.engine.search_path import with_plain_path
+
+            request = ReplayRequest(
+                trace=os.path.abspath(options.trace),
+                argv=options.command,
+                policy=policy_of(options.policy),
+                directory=directory,
+                environment=with_plain_path(process_environment(), directory),
+                limits=limits,
+                shows_output=not options.quiet,
+            )
+            report = light.asyncio.run(replay_agent(request, settings, HostFiles(), facilities))
+        finally:
+            facilities.drop()
+    _print(report, as_json=options.as_json)
+    from agentbox.cli import exit_codes
+
+    return exit_codes.OK if report.ok else exit_codes.FAILURE
+
+
+def _unfit(trace: str) -> int | None:
+    """The exit code for a trace that is not what was written, which is said; None for one that is."""
+    from agentbox.cli import exit_codes
+    from agentbox.cli.checking import Options as Asked
+    from agentbox.cli.checking import check_quietly
+
+    code, words = check_quietly(Asked(trace))
+    if code == exit_codes.OK:
+        return None
+    for line in words:
+        sys.stderr.write(f"{line}\n")
+    say("nothing was started")
+    return code
+
+
+def _print(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        sys.stderr.write(json.dumps(report.as_dict()) + "\n")
+        return
+    try:
+        sys.stdout.write("\n".join(report.lines()) + "\n")
+        sys.stdout.flush()
+    except OSError:
+        # Nobody reads it any more; the flush at exit must not complain again.
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
