@@ -11,12 +11,13 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from agentbox.errors import BackendUnavailableError
-from agentbox.isolation.network import Network
+from agentbox.isolation.network import HeldNetwork, Network
 from agentbox.isolation.requirement import Requirement
 from agentbox.models import Confinement, Enforcement
 from agentbox.records import dataclass, field
@@ -86,6 +87,10 @@ class DurableBox(Protocol):
     def enforcement(self) -> Enforcement:
         """Which layer holds what in this box."""
 
+    @property
+    def unix_listeners(self) -> Mapping[str, socket.socket]:
+        """Those that the request's network asked for, by path, for its owner to serve; closed with the box."""
+
     async def open_stream(self, argv: Sequence[str], env: Mapping[str, str], user: str, cwd: str) -> AgentStream:
         """Run the in-box agent; `argv` is one of `agent_commands()`, `user` "" for whoever the backend runs it as.
         Called again when a stream has ended and `alive` is true: nothing of the earlier agent, and nothing that it
@@ -109,6 +114,10 @@ class DurableBackend(Protocol):
 
     def requirements(self) -> tuple[Requirement, ...]:
         """What it needs of the host, as far as can be told without building a box."""
+
+    async def hold_network(self) -> HeldNetwork | None:
+        """A namespace for one box that will have a way out; None where boxes join any that is made for them. Raises
+        IsolationError."""
 
     async def launch_durable(self, request: DurableRequest) -> DurableBox:
         """A box that `open_stream` can be called on. Raises IsolationError; nothing is left then."""

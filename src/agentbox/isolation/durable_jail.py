@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Mapping, Sequence
 
 from agentbox.isolation import host
@@ -48,6 +49,9 @@ class JailDurable:
     def requirements(self) -> tuple[Requirement, ...]:
         """See DurableBackend."""
         return host.kernel_requirements()
+
+    async def hold_network(self) -> None:
+        """See DurableBackend: its boxes join any."""
 
     async def launch_durable(self, request: DurableRequest) -> DurableBox:
         """See DurableBackend."""
@@ -129,6 +133,11 @@ class JailBox:
         self._box = box
         self._environment = dict(request.environment)
         self._streams = 0
+
+    @property
+    def unix_listeners(self) -> Mapping[str, socket.socket]:
+        """See DurableBox."""
+        return self.live.unix_listeners
 
     async def open_stream(self, argv: Sequence[str], env: Mapping[str, str], user: str, cwd: str) -> AgentStream:
         """See DurableBox."""

@@ -205,7 +205,7 @@ class AsyncSandbox:
         if self._policy is not None:
             assert self._grounds is not None
             assert self._settings is not None
-            request = await self._policy.attach(request, self._backend.name, self._grounds.egress(self._settings))
+            request = await self._policy.attach(request, self._backend, self._grounds.egress(self._settings))
         self._box = await self._backend.launch_durable(request)
         if self._policy is not None:
             await self._policy.serve(self._box)

@@ -7,16 +7,13 @@ from agentbox.egress.events import EgressEvent
 from agentbox.egress.rules import EgressRules
 from agentbox.engine.way_out import Egress, WayOut, target_of
 from agentbox.errors import PolicyError
-from agentbox.isolation.durable import WORKSPACE, DurableBox, DurableRequest
-from agentbox.isolation.durable_jail import JailBox
+from agentbox.isolation.durable import WORKSPACE, DurableBackend, DurableBox, DurableRequest
 from agentbox.policy.parser import parse
 from agentbox.records import replace
 
 _MAX_KEPT_DENIALS = 1000
 # What a durable box can hold of a policy; the rest would be weaker than it reads.
 _HELD = ("net",)
-# The backends whose boxes join a network that was made for them.
-_ATTACHED = ("jail", "gvisor")
 
 
 def read_policy(text: str) -> SandboxPolicy:
@@ -46,22 +43,16 @@ class SandboxPolicy:
         self.denials: list[tuple[str, str]] = []
         self._way_out: WayOut | None = None
 
-    async def attach(self, request: DurableRequest, backend: str, egress: Egress) -> DurableRequest:
-        """The request with a network that leads to the gateway. Raises IsolationError, PolicyError."""
-        if backend not in _ATTACHED:
-            raise PolicyError(
-                f"`net:` rules cannot be held in a durable sandbox of backend {backend}: a container cannot join the "
-                "gateway's network",
-                hint=f"use backend {' or '.join(_ATTACHED)}, or no policy: without one nothing can be reached",
-            )
-        self._way_out = await egress.open(self.rules, self._note)
+    async def attach(self, request: DurableRequest, backend: DurableBackend, egress: Egress) -> DurableRequest:
+        """The request with a network that leads to the gateway. Raises IsolationError."""
+        held = await backend.hold_network()
+        self._way_out = await egress.open(self.rules, self._note, held=held)
         return replace(request, network=self._way_out.network)
 
     async def serve(self, box: DurableBox) -> None:
         """Begin to serve the box."""
         assert self._way_out is not None
-        assert isinstance(box, JailBox)
-        await self._way_out.serve(box.live.unix_listeners)
+        await self._way_out.serve(box.unix_listeners)
 
     def _note(self, event: EgressEvent) -> None:
         if not event.allowed:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from agentbox.models import Confinement, Limits
 
 _MIB = 1 << 20
-# Where a box with a way out asks for names: an address of its own namespace (egress/names.py).
-NAME_SERVER = "198.18.0.1"
 # What gVisor's own kernel takes: memory, and tasks of the host for itself and for each process inside.
 _GVISOR_MEMORY_MB = 128
 _GVISOR_TASKS = 256
@@ -212,7 +210,7 @@ class DockerBackend:
     async def hold_network(self) -> HeldNetwork:
         """See Backend."""
         await self._sweep()
-        return await holding.hold(self._daemon, NAME_SERVER)
+        return await holding.hold(self._daemon)
 
     def _listeners(self, network: Network | None, ground: Ground) -> dict[str, socket.socket]:
         """The sockets of the network's UNIX paths, which the container shows there."""

@@ -8,10 +8,11 @@ import asyncio
 import contextlib
 import os
 import secrets
+import socket
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from agentbox.errors import AgentboxError, BackendUnavailableError, IsolationError
+from agentbox.errors import AgentboxError, BackendUnavailableError, InternalError, IsolationError
 from agentbox.isolation.backends.docker import sweeping
 from agentbox.isolation.backends.docker.agent_stream import ContainerStream
 from agentbox.isolation.backends.docker.box import program_bytes
@@ -19,6 +20,7 @@ from agentbox.isolation.backends.docker.daemon import Daemon
 from agentbox.isolation.backends.docker.durable_ground import DurableGround, clear
 from agentbox.isolation.backends.docker.engine import EngineError
 from agentbox.isolation.backends.docker.ground import FILTER, INIT
+from agentbox.isolation.backends.docker.holding import hold
 from agentbox.isolation.backends.docker.spec import (
     LABEL_KIND,
     LABEL_NAME,
@@ -31,6 +33,7 @@ from agentbox.isolation.backends.docker.spec import (
 )
 from agentbox.isolation.backends.docker.users import users_of
 from agentbox.isolation.durable import AgentStream, DurableBox, DurableRequest, Leftover, agent_files, gone
+from agentbox.isolation.network import HeldNetwork
 from agentbox.isolation.requirement import Requirement
 from agentbox.linux.cgroup_owners import owner_name
 from agentbox.models import Enforcement, Layer
@@ -71,10 +74,8 @@ class DockerDurable:
         """See DurableBackend."""
         daemon, facilities = self._daemon, self._facilities
         await daemon.engine.in_thread(daemon.info)
-        if request.network is not None:
-            raise BackendUnavailableError(
-                "a container cannot join a network that was made before it", hint="use backend jail or gvisor"
-            )
+        if request.network is not None and not request.network.holder:
+            raise InternalError("a container joins the network of a container alone")
         image = request.image or await daemon.default_image()
         uid, gid = (0, 0) if request.user == "root" else facilities.ids.take()
         ground = None
@@ -83,6 +84,7 @@ class DockerDurable:
             ground = await asyncio.to_thread(
                 DurableGround, request.workspace, uid, daemon=daemon.process(), gvisor=daemon.runs_gvisor
             )
+            listeners = self._listeners(request, ground)
             container = self._container(request, image, ground, (uid, gid))
             await daemon.engine.call("POST", "/containers/create", {"name": name}, request_of(container))
             if uid:
@@ -94,7 +96,21 @@ class DockerDurable:
                 await asyncio.to_thread(ground.clear)
             facilities.ids.give_back(uid)
             raise
-        return DockerDurableBox(request, daemon, name, ground, self.enforcement(request), facilities, uid)
+        return DockerDurableBox(request, daemon, name, ground, self.enforcement(request), facilities, uid, listeners)
+
+    async def hold_network(self) -> HeldNetwork:
+        """See DurableBackend."""
+        return await hold(self._daemon)
+
+    def _listeners(self, request: DurableRequest, ground: DurableGround) -> dict[str, socket.socket]:
+        """The sockets of the network's UNIX paths, which the container shows there."""
+        paths = request.network.unix_listeners if request.network is not None else ()
+        if paths and self._daemon.runs_gvisor:
+            raise BackendUnavailableError(
+                f"unix:{paths[0]} cannot be opened to a container with gVisor's kernel",
+                hint="use a `net:` rule with a host and a port, or backend jail",
+            )
+        return {path: ground.listen(path) for path in paths}
 
     def enforcement(self, request: DurableRequest) -> Enforcement:
         """What holds what: the workspace lies on the host's disk, whose space nothing here counts."""
@@ -112,7 +128,7 @@ class DockerDurable:
     async def leftovers(self) -> Sequence[Leftover]:
         """See DurableBackend."""
         try:
-            found = await sweeping.orphans(self._daemon.engine, ("sandbox",))
+            found = await sweeping.orphans(self._daemon.engine, ("sandbox", "net"))
         except AgentboxError:
             return ()
         return [ContainerLeft(self._daemon, container) for container in found]
@@ -136,7 +152,8 @@ class DockerDurable:
                 LABEL_NAME: request.name,
                 LABEL_PLACE: ground.directory,
             },
-            runtime=self._daemon.options.runtime,
+            runtime=self._daemon.options.runtime if request.network is None else self._daemon.attached_runtime(),
+            network=request.network.holder if request.network is not None else "",
             binds=(*ground.binds(), *(() if root else ground.users())),
             tmpfs=tuple((place, options) for place in ("/tmp", "/var/tmp", "/run", "/dev/shm")),  # noqa: S108
             capabilities=ROOT_CAPABILITIES if root else (),
@@ -167,6 +184,7 @@ class DockerDurableBox:
         enforcement: Enforcement,
         facilities: Facilities,
         uid: int,
+        listeners: Mapping[str, socket.socket],
     ) -> None:
         self.name = request.name
         self.workspace = request.workspace
@@ -178,6 +196,7 @@ class DockerDurableBox:
         self._environment = dict(request.environment)
         self._facilities = facilities
         self._uid = uid
+        self.unix_listeners = listeners
         self._stream: ContainerStream | None = None
         self._gone = False
 
@@ -259,6 +278,8 @@ class DockerDurableBox:
             await self._stream.close()
         with contextlib.suppress(AgentboxError):
             await self._engine.call("DELETE", f"/containers/{self.container}", {"force": "1", "v": "1"})
+        for listener in self.unix_listeners.values():
+            listener.close()
         await asyncio.to_thread(self._ground.clear)
         self._facilities.ids.give_back(self._uid)
         self._engine.close()

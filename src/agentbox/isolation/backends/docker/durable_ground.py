@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import tempfile
 
 from agentbox.errors import ConfinementError
-from agentbox.isolation.backends.docker.ground import FILTER, INIT, NATIVE_INIT, PRELOADED, preload
+from agentbox.isolation.backends.docker.ground import FILTER, INIT, NATIVE_INIT, PRELOADED, listen_in, preload
 from agentbox.isolation.durable import HOME, WORKSPACE, agent_files
 from agentbox.linux import mounts, namespaces, seccomp
 
@@ -24,6 +25,7 @@ class DurableGround:
         base = "/run" if os.geteuid() == 0 and os.path.isdir("/run") else None
         self.directory = tempfile.mkdtemp(prefix=PREFIX, dir=base)
         self._shown = workspace
+        self._sockets: list[tuple[str, str, bool]] = []
         self._gvisor = gvisor
         self._daemon = daemon
         try:
@@ -56,7 +58,19 @@ class DurableGround:
             (NATIVE_INIT, INIT, False),
             *(preload(here) if self._gvisor else ()),
             *((source, target, False) for source, target in agent_files()),
+            *self._sockets,
         )
+
+    def listen(self, path: str) -> socket.socket:
+        """A listener that the container shows at a path. Raises ConfinementError."""
+        name = f"socket-{len(self._sockets)}"
+        directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            sock = listen_in(directory, name, path)
+        finally:
+            os.close(directory)
+        self._sockets.append((f"{self.directory}/{name}", path, True))
+        return sock
 
     def users(self) -> tuple[tuple[str, str, bool], ...]:
         """As `binds`: a list of users in place of the image's."""

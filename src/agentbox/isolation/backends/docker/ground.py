@@ -46,6 +46,24 @@ def can_bound() -> bool:
     return os.geteuid() == 0
 
 
+def listen_in(directory: int, name: str, path: str) -> socket.socket:
+    """A listener, its socket a file in that directory, that a container will show at a path. Raises
+    ConfinementError."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # By a short name: the kernel allows 107 bytes.
+        sock.bind(f"/proc/self/fd/{directory}/{name}")
+        os.chmod(name, 0o666, dir_fd=directory)  # noqa: S103 - the directory is nobody else's
+        sock.listen(_BACKLOG)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise ConfinementError(
+            f"no socket could be made for {path}: {error.strerror}", step="unix socket", errno=error.errno or 0
+        ) from error
+    return sock
+
+
 class Ground:
     """Made in an empty directory of the host. As root it is a tmpfs of `disk_mb`, without setuid and devices, put there
     where the process `daemon` sees it; for others a plain directory, which nothing bounds."""
@@ -99,18 +117,7 @@ class Ground:
     def listen(self, path: str) -> socket.socket:
         """A listener that the container shows at a path. Raises ConfinementError."""
         name = f"socket-{len(self._sockets)}"
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            # By a short name: the kernel allows 107 bytes.
-            sock.bind(f"/proc/self/fd/{self._fd}/{name}")
-            os.chmod(name, 0o666, dir_fd=self._fd)  # noqa: S103 - the directory is nobody else's
-            sock.listen(_BACKLOG)
-            sock.setblocking(False)
-        except OSError as error:
-            sock.close()
-            raise ConfinementError(
-                f"no socket could be made for {path}: {error.strerror}", step="unix socket", errno=error.errno or 0
-            ) from error
+        sock = listen_in(self._fd, name, path)
         self._sockets.append((f"{self._directory}/{name}", path, True))
         return sock
 

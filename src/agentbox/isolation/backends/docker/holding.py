@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _NOBODY = "65534:65534"
 _MEMORY_BYTES = 32 << 20
 _PIDS = 8
+# Where they ask: an address of the namespace itself (egress/names.py).
+NAME_SERVER = "198.18.0.1"
 
 
 class Holder:
@@ -52,8 +54,8 @@ class Holder:
             await self._daemon.engine.call("DELETE", f"/containers/{self.holder}", {"force": "1", "v": "1"})
 
 
-async def hold(daemon: Daemon, name_server: str) -> Holder:
-    """A namespace whose containers ask `name_server` for names. Raises IsolationError; BackendUnavailableError where
+async def hold(daemon: Daemon) -> Holder:
+    """A namespace whose containers ask the gateway for names. Raises IsolationError; BackendUnavailableError where
     no container of this runtime could use it."""
     await daemon.engine.in_thread(daemon.info)
     daemon.attached_runtime()
@@ -73,7 +75,7 @@ async def hold(daemon: Daemon, name_server: str) -> Holder:
         binds=((NATIVE_INIT, INIT, False),),
         memory_bytes=_MEMORY_BYTES,
         pids=_PIDS,
-        name_server=name_server,
+        name_server=NAME_SERVER,
     )
     stdin = None
     try:

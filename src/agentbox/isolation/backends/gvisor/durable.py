@@ -137,6 +137,9 @@ class GvisorDurable:
         """See DurableBackend."""
         return planning.requirements()
 
+    async def hold_network(self) -> None:
+        """See DurableBackend: its boxes join any."""
+
     async def launch_durable(self, request: DurableRequest) -> DurableBox:
         """See DurableBackend."""
         found = await self._from_stock(request)
