@@ -22,8 +22,8 @@ INTERRUPTED = 130  # Ctrl-C, as after signal 2
 
 MEANINGS: dict[int, str] = {
     OK: "done",
-    FAILURE: "the answer is no (no server answers, the default backend cannot be used, the trace was tampered with), or"
-    " an internal error",
+    FAILURE: "the answer is no (no server answers, the default backend cannot be used, the trace was tampered with, the"
+    " replay or the other trace is different), or an internal error",
     USAGE: "an option or an `AGENTBOX_*` setting has a value that cannot be used",
     CANNOT_LISTEN: "the address is taken or may not be used",
     BACKEND_UNAVAILABLE: "this host lacks something that the chosen backend needs",
