@@ -3,8 +3,10 @@
 'use strict';
 
 const child = require('node:child_process');
+const { isatty } = require('node:tty');
 
 const { failureOf, inherited, raised, signalName, signalNumber, write } = require('./children.cjs');
+const { standIn } = require('./relay.cjs');
 const { packed, unpacked } = require('./values.cjs');
 
 const { spawnSync } = child;
@@ -25,14 +27,40 @@ function decoded(result, { encoding }) {
   return result;
 }
 
+// What a program gets for `stdio`: in place of this process's own output, unless that is a terminal, what keeps a copy.
+// `finish` gives what was kept, beside what came through pipes.
+function through(stdio) {
+  const held = [];
+  const all = Array.isArray(stdio) ? [...stdio] : Array(3).fill(stdio);
+  inherited(stdio ?? 'pipe').forEach((fd, at) => {
+    if (fd === null || at === 0 || isatty(fd)) return;
+    try {
+      held[at] = standIn(fd);
+      all[at] = held[at].fd;
+    } catch {
+      // It writes there itself, and a replay will say that its output is missing.
+    }
+  });
+  return {
+    stdio: held.length ? all : stdio,
+    finish: (output) => {
+      const found = [...output ?? []];
+      held.forEach((one, at) => { found[at] = one.finish(); });
+      return output && found;
+    },
+  };
+}
+
 // Run a program to its end and tell the host what came of it.
 function recorded(effects, spawn, file, rest) {
   const options = optionsOf(rest);
   const { input, encoding } = options;
   const given = typeof input === 'string' ? Buffer.from(input, encoding === 'buffer' ? undefined : encoding) : input;
-  const found = spawnSync(file, ...withOptions(rest, { ...options, input: given, encoding: undefined }));
+  const { stdio, finish } = spawn === undefined ? options : through(options.stdio);
+  const found = spawnSync(file, ...withOptions(rest, { ...options, stdio, input: given, encoding: undefined }));
   if (spawn !== undefined) {
-    const { status, signal, output, pid, error } = found;
+    const { status, signal, pid, error } = found;
+    const output = finish(found.output);
     const args = { spawn, code: signal ? -signalNumber(signal) : status ?? 0, pid };
     if (error) Object.assign(args, { error: failureOf(error), status, signal });
     if (output?.[1]) args.stdout = packed(effects.channel, output[1]);

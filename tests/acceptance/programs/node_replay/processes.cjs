@@ -18,6 +18,8 @@ for (const wrong of [() => execSync('echo oops >&2; exit 4', { stdio: 'pipe' }),
     console.log(error.message, error.status, error.code, error.signal);
   }
 }
+execSync('echo shown $$; echo shown too >&2', { stdio: 'inherit' });
+console.log(spawnSync('sh', ['-c', 'echo here; exit 4'], { stdio: ['ignore', 'inherit', 'pipe'] }));
 try {
   spawnSync('ls');
 } catch (error) {
