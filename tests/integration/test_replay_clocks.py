@@ -150,7 +150,7 @@ def test_other_clock_use_is_found_where_it_is(tmp_path: Path, python: str) -> No
     first = report["divergences"][0]
     assert code == 1
     assert "recorded time.monotonic, but the program does time.perf_counter" in first["message"]
-    assert (first["where"]["file"], first["where"]["line"]) == (str(made.project.directory / "agent.py"), 5)
+    assert (first["file"], first["line"]) == (str(made.project.directory / "agent.py"), 5)
     calls = [one["i"] for one in made.recorded.records if one["op"] == "clock.values"]
     assert first["step"] == calls[-1]
 
