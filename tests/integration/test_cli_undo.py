@@ -19,6 +19,17 @@ from tests.ordinary_user import ordinary_user
 from tests.policy_run import PolicyRun, Project, new_project
 from tests.unit.workspace.checkpoints import state_of
 
+_THREADS = """
+import os, threading
+def work(number):
+    for turn in range(20):
+        with open(f"data/{number}-{turn}", "w") as file:
+            file.write("x")
+    os.unlink("data/tool") if number == 7 else None
+threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
 _PROGRAMS = ("sh", "bash", "rm", "mkdir", "chmod", "sleep", "ls")
 _MAPPING = """
 import mmap, os
@@ -70,6 +81,7 @@ WAYS = {
     "a Python that removes": ("/usr/bin/python3", "-c", "import os; os.remove('data/notes.txt')"),
     "a Python that starts a shell": ("/usr/bin/python3", "-c", "import os; os.system('echo after > data/notes.txt')"),
     "a Python without a guard that maps": ("/usr/bin/python3", "-I", "-S", "-c", _MAPPING),
+    "eight threads without a guard": ("/usr/bin/python3", "-I", "-S", "-c", _THREADS),
     "a Node": ("node", "-e", "require('fs').writeFileSync('data/notes.txt', 'after')"),
     "a shell": ("/bin/bash", "-c", "echo after > data/notes.txt; rm data/tool; mkdir -p out/a/b; chmod 600 data"),
 }
@@ -93,7 +105,7 @@ def test_what_any_program_changed_is_undone_and_the_checkpoint_came_first(projec
     taken = record["result"]["snapshot"]
     assert last == f"agentbox: checkpoint {taken} taken before first mutation — `agentbox undo` reverts this run"
     assert state_of(project.directory / "data") != before
-    assert " data/notes.txt" in told(project, "changes")[1]
+    assert " data/" in told(project, "changes")[1]
     code, words, errors = told(project, "undo")
     assert (code, errors) == (0, "")
     assert "agentbox: undid" in words
@@ -268,6 +280,29 @@ def test_traces_lie_elsewhere_and_nobody_sees_the_checkpoints(project: Project) 
     assert (project.directory / "data" / "secret").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "command", "tool"),
+    [
+        (("--isolation", "guard"), WAYS["a guarded Python"], "fs.open_write"),
+        (("--observe",), ("/bin/sh", "-c", "echo after > data/notes.txt"), "start"),
+    ],
+    ids=["the guard alone", "a shell that is only observed"],
+)
+def test_without_a_wall_the_guard_asks_or_the_command_waits(
+    project: Project, options: tuple[str, ...], command: tuple[str, ...], tool: str
+) -> None:
+    before = state_of(project.directory / "data")
+    done = project.run(*command, options=("--checkpoint", *options))
+    assert done.exit_code == 0, done
+    assert the_checkpoint(done)[1]["args"]["tool"] == tool
+    assert told(project, "undo")[0] == 0
+    assert state_of(project.directory / "data") == before
+    found = snapback(project, "exit 1")
+    refused = project.run(*command, options=("--checkpoint", *options), environment=found)
+    assert refused.exit_code != 0
+    assert state_of(project.directory / "data") == before
+
+
 @pytest.fixture(scope="module")
 def by_ordinary_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     if os.geteuid() != 0:
@@ -295,3 +330,16 @@ def test_an_ordinary_user_undoes_what_happened_in_directories_that_were_closed(b
     code, words, errors = told(project, "undo")
     assert (code, errors) == (0, ""), words
     assert state_of(project.directory / "data") == before
+
+
+def test_what_an_ordinary_user_cannot_read_is_no_checkpoint_and_no_change(by_ordinary_user: Project) -> None:
+    project = by_ordinary_user
+    secret = project.file("data/of-root", "secret", 0o600)
+    done = checked(project, "/bin/sh", "-c", "echo z > data/notes.txt")
+    assert "Read-only file system" in done.stderr
+    assert "of-root cannot be saved" in the_checkpoint(done)[1]["result"]["error"]
+    assert (project.directory / "data" / "notes.txt").read_text() == "data/notes.txt"
+    project.file("snapback.toml", '[snapshot]\nignore = ["of-root"]\n')
+    the_checkpoint(checked(project, "/bin/sh", "-c", "echo z > data/notes.txt"))
+    assert told(project, "undo")[0] == 0
+    assert secret.read_text() == "secret"

@@ -12,7 +12,8 @@ from agentbox.errors import CheckpointError
 from agentbox.workspace.checkpoint_content import ContentReader
 from agentbox.workspace.checkpoint_entries import Change, Entry
 from agentbox.workspace.checkpoint_places import Places
-from agentbox.workspace.checkpoint_scan import Found, read_file
+from agentbox.workspace.checkpoint_reading import read_file
+from agentbox.workspace.checkpoint_scan import Found
 from agentbox.workspace.checkpoint_store import CheckpointStore, Taken
 from agentbox.workspace.checkpoint_undo import changes_of, state_of
 from agentbox.workspace.names import shown

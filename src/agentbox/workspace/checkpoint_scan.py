@@ -12,15 +12,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agentbox.errors import CheckpointError
-from agentbox.workspace.checkpoint_digests import LARGE_BYTES, digest_of, digest_of_bytes, read_all
-from agentbox.workspace.checkpoint_entries import KINDS, Entry, is_unchanged
 from agentbox.workspace.checkpoint_places import open_directory
-from agentbox.workspace.checkpoint_times import LASTING
-from agentbox.workspace.descent import Descent, open_regular
+from agentbox.workspace.descent import Descent
 from agentbox.workspace.names import shown
 
 MAX_ENTRIES = 2_000_000
-_ATTEMPTS = 3
 _TYPE = 0o170000
 
 
@@ -87,7 +83,7 @@ def walk(scope: Scope) -> Iterator[Found]:
             _check_identity(scope, root, None)
             continue
         except OSError as error:
-            raise _unreadable(root, error) from error
+            raise unreadable(root, error) from error
         try:
             first = Found(root, parent_fd, name or ".", _lstat(parent_fd, name or "."))
             for found in _walk_root(first, scope, ignoring):
@@ -109,7 +105,8 @@ def _walk_root(root: Found, scope: Scope, ignoring: Ignoring) -> Iterator[Found]
     yield root
     if not stat.S_ISDIR(root.status.st_mode):
         return
-    place = Descent(root.dir_fd)
+    # Root needs no permission; whatever is widened would stay so if this process were killed.
+    place = Descent(root.dir_fd, need=0 if os.geteuid() == 0 else 0o500)
     try:
         _enter(place, root.name, root.path)
         if root.path in scope.identities:
@@ -157,7 +154,7 @@ def _listed(fd: int, here: str, excluded: frozenset[str], ignoring: Ignoring) ->
                 if status.st_mode & _TYPE == 0o040000:
                     below.append(name)
     except OSError as error:
-        raise _unreadable(here, error) from error
+        raise unreadable(here, error) from error
     return found, below
 
 
@@ -167,7 +164,7 @@ def _enter(place: Descent, name: str, path: str) -> None:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
 
 
 def _lstat(dir_fd: int, name: str) -> os.stat_result:
@@ -187,92 +184,11 @@ def _check_identity(scope: Scope, root: str, status: os.stat_result | None) -> N
         )
 
 
-def _unreadable(path: str, error: OSError) -> CheckpointError:
+def unreadable(path: str, error: OSError) -> CheckpointError:
+    """The error about a path that a checkpoint cannot keep."""
     return CheckpointError(
         f"{shown(path)} cannot be saved: {error.strerror or error}",
         hint="make it readable, or take it out of what the policy lets the run write",
         path=path,
         errno=error.errno,
     )
-
-
-class Reading(NamedTuple):
-    """A file as it was read: what fstat said, its digest, its content if it is small, its descriptor, and whether
-    nobody wrote meanwhile."""
-
-    status: os.stat_result
-    digest: str
-    content: bytes | None
-    fd: int
-    is_stable: bool
-
-
-def read_file(found: Found) -> Reading:
-    """Read a regular file, again when it changed meanwhile. The caller closes the descriptor.
-
-    Raises FileNotFoundError when it is gone, CheckpointError when it cannot be read.
-    """
-    try:
-        fd = open_regular(found.dir_fd, found.name)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise _unreadable(found.path, error) from error
-    try:
-        for attempt in range(_ATTEMPTS):
-            status = os.fstat(fd)
-            content = None
-            if status.st_size < LARGE_BYTES:
-                content = read_all(fd, status.st_size)
-                digest = digest_of_bytes(content)
-            else:
-                digest = digest_of(fd, status.st_size)
-            after = os.fstat(fd)
-            stable = after.st_ctime_ns == status.st_ctime_ns and after.st_size == status.st_size
-            if stable or attempt == _ATTEMPTS - 1:
-                break
-        return Reading(status, digest, content, fd, stable)
-    except OSError as error:
-        os.close(fd)
-        raise _unreadable(found.path, error) from error
-
-
-def xattrs_of(target: int | str, *, follow: bool = False) -> dict[str, str] | None:
-    """The attributes that belong to a file's content or permissions, by name, as hexadecimal text; None for none."""
-    try:
-        names = (
-            os.listxattr(target) if follow or isinstance(target, int) else os.listxattr(target, follow_symlinks=False)
-        )
-        kept = {}
-        for name in names:
-            if name.startswith(("user.", "system.posix_acl_")) or name == "security.capability":
-                kept[name] = os.getxattr(target, name).hex()
-        return kept or None
-    except OSError:
-        # A file system without them.
-        return None
-
-
-def entry_of(found: Found, before: Entry | None) -> Entry:
-    """The state of a path now; the very `before` where nothing was done to it since. Raises FileNotFoundError,
-    CheckpointError."""
-    kind = KINDS[found.status.st_mode & _TYPE]
-    if before is not None and before.sure and is_unchanged(before, found.status):
-        return before
-    if kind == "l":
-        return Entry.of(found.status, os.readlink(found.name, dir_fd=found.dir_fd))._replace(sure=LASTING)
-    if kind == "d":
-        return Entry.of(found.status)._replace(sure=LASTING, xattrs=xattrs_of(at_path(found)))
-    if kind != "f":
-        return Entry.of(found.status)._replace(sure=LASTING)
-    reading = read_file(found)
-    try:
-        # What was read is what is compared, also when the path leads to another file by now.
-        return Entry.of(reading.status, reading.digest)._replace(xattrs=xattrs_of(reading.fd))
-    finally:
-        os.close(reading.fd)
-
-
-def at_path(found: Found) -> str:
-    """A path for calls that take no directory descriptor."""
-    return f"/proc/self/fd/{found.dir_fd}/{found.name}"

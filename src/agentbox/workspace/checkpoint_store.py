@@ -11,32 +11,36 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import re
 import stat
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from agentbox.errors import AgentboxError, CheckpointError, NotFoundError, WorkspaceError
-from agentbox.workspace.checkpoint_content import ContentWriter, is_full
-from agentbox.workspace.checkpoint_entries import Change, Entry, differences, is_unchanged
-from agentbox.workspace.checkpoint_places import open_directory
-from agentbox.workspace.checkpoint_scan import Found, Scope, entry_of, read_file, walk, xattrs_of
-from agentbox.workspace.checkpoint_times import LASTING, Trust
+from agentbox.workspace.checkpoint_content import is_full
+from agentbox.workspace.checkpoint_entries import Change, Entry, differences
+from agentbox.workspace.checkpoint_files import (
+    A_DIRECTORY,
+    DIRECTORY,
+    FORMAT,
+    dump,
+    entry_of_row,
+    load,
+    open_no_links,
+    opened_below,
+    replace_file,
+)
+from agentbox.workspace.checkpoint_reading import entry_of
+from agentbox.workspace.checkpoint_scan import Scope, walk
+from agentbox.workspace.checkpoint_taking import fill
 from agentbox.workspace.names import shown
 from agentbox.workspace.removal import remove_tree
 
-DIRECTORY = ".agentbox/checkpoints"
 KEPT = 10
-FORMAT = "agentbox-checkpoint/1"
 _NAME = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}\Z")
-_FILE = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}/[a-z]+(?:-[0-9]+)?\Z")
-_A_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_A_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_TYPE, _REGULAR = 0o170000, 0o100000
+_NEW = ".new-"
 _MAX_MANIFEST_BYTES = 4 << 30
 
 
@@ -77,7 +81,7 @@ class CheckpointStore:
                             os.mkdir(name, 0o755, dir_fd=here)
                             if os.geteuid() == 0 and owner.st_uid != 0:
                                 os.chown(name, owner.st_uid, owner.st_gid, dir_fd=here, follow_symlinks=False)
-                        below = os.open(name, _A_DIRECTORY, dir_fd=here)
+                        below = os.open(name, A_DIRECTORY, dir_fd=here)
                         os.close(here)
                         here = below
                 finally:
@@ -98,90 +102,29 @@ class CheckpointStore:
         Raises CheckpointError; there is no checkpoint then.
         """
         self.make()
+        self.tidy(KEPT - 1)
         with self._locked(fcntl.LOCK_SH) as store_fd:
-            self._sweep(store_fd)
-            new = f".new-{name}"
+            new = f"{_NEW}{name}"
             try:
                 os.mkdir(new, 0o700, dir_fd=store_fd)
-                own = os.open(new, _A_DIRECTORY, dir_fd=store_fd)
-            except OSError as error:
-                raise _not_kept(self.path, error) from error
-            try:
-                fcntl.flock(own, fcntl.LOCK_EX)
-                entries = self._fill(own, name, run_id, scope, made, snapback)
+                with opened_below(store_fd, new) as own:
+                    about = {"run_id": run_id, "snapback": snapback}
+                    entries = fill(own, name, scope, self._cache(store_fd, scope), made=made, about=about)
                 os.rename(new, name, src_dir_fd=store_fd, dst_dir_fd=store_fd)
             except OSError as error:
-                self._remove(store_fd, new)
+                _remove(store_fd, new)
                 raise _not_kept(self.path, error) from error
             except BaseException:
-                self._remove(store_fd, new)
+                _remove(store_fd, new)
                 raise
-            finally:
-                os.close(own)
-        self.tidy()
         return entries
 
-    def _fill(
-        self, own: int, name: str, run_id: str, scope: Scope, made: frozenset[str], snapback: str
-    ) -> dict[str, Entry]:
-        trust = Trust()
-        cache = self._cache(scope)
-        writer = ContentWriter(own, name)
-        entries: dict[str, Entry] = {}
-        try:
-            for found in walk(scope):
-                before = cache.get(found.path)
-                if before is not None and before.sure >= LASTING and is_unchanged(before, found.status):
-                    entries[found.path] = before
-                    continue
-                with contextlib.suppress(FileNotFoundError):
-                    entries[found.path] = self._kept(found, before, writer, trust)
-            writer.finish()
-        finally:
-            writer.close()
-        _leave_out(entries, made)
-        text = dump({"format": FORMAT, "entries": entries})
-        write_file(own, "before", text)
-        details = {
-            "format": FORMAT,
-            "id": name,
-            "run_id": run_id,
-            "snapback": snapback,
-            "directory": scope.directory,
-            "roots": list(scope.roots),
-            "excluded": sorted(scope.excluded),
-            "ignored": list(scope.ignored),
-            "created": time.time(),
-            "began_ns": trust.began_ns,
-            "sha256": hashlib.sha256(text).hexdigest(),
-            "uses": sorted({entry.file.partition("/")[0] for entry in entries.values() if entry.file} - {name}),
-        }
-        write_file(own, "details", dump(details))
-        return entries
-
-    def _kept(self, found: Found, before: Entry | None, writer: ContentWriter, trust: Trust) -> Entry:
-        """The entry of a path, its content kept. Raises FileNotFoundError, CheckpointError, OSError."""
-        if found.status.st_mode & _TYPE != _REGULAR:
-            return entry_of(found, None)
-        reading = read_file(found)
-        try:
-            entry = Entry.of(reading.status, reading.digest)
-            if before is not None and (before.content, before.size) == (entry.content, entry.size) and before.file:
-                file, offset = before.file, before.offset
-            else:
-                file, offset, digest = writer.keep(reading)
-                entry = entry._replace(content=digest)
-            sure = trust.in_times_of(found.path, entry) if reading.is_stable else 0
-            return entry._replace(file=file, offset=offset, sure=sure, xattrs=xattrs_of(reading.fd))
-        finally:
-            os.close(reading.fd)
-
-    def _cache(self, scope: Scope) -> dict[str, Entry]:
-        """What the newest checkpoint that covers the same knows."""
+    def _cache(self, store_fd: int, scope: Scope) -> dict[str, Entry]:
+        """What the newest checkpoint that covers the same knows, and still has."""
         for taken in self.all():
             if set(scope.roots) & set(taken.details["roots"]):
                 with contextlib.suppress(CheckpointError):
-                    return self.before(taken)
+                    return _with_content(store_fd, self.before(taken))
         return {}
 
     def note_changes(self, name: str, scope: Scope, before: Mapping[str, Entry]) -> list[Change]:
@@ -191,7 +134,7 @@ class CheckpointStore:
             with contextlib.suppress(FileNotFoundError):
                 after[found.path] = entry_of(found, before.get(found.path))
         changes = differences(before, after)
-        with self._locked(fcntl.LOCK_SH) as store_fd, _opened(store_fd, name) as own:
+        with self._locked(fcntl.LOCK_SH) as store_fd, opened_below(store_fd, name) as own:
             try:
                 replace_file(own, "changes", dump({"format": FORMAT, "changes": changes}))
             except OSError as error:
@@ -210,7 +153,7 @@ class CheckpointStore:
     def hold(self, name: str) -> int:
         """A descriptor that says, as long as it is open, that the run of a checkpoint goes on. Raises OSError."""
         with open_no_links(self.path) as store_fd:
-            fd = os.open(name, _A_DIRECTORY, dir_fd=store_fd)
+            fd = os.open(name, A_DIRECTORY, dir_fd=store_fd)
         fcntl.flock(fd, fcntl.LOCK_SH)
         return fd
 
@@ -265,7 +208,7 @@ class CheckpointStore:
         """A file of a checkpoint of this user's own: whoever else could write there decides nothing. Raises
         FileNotFoundError, CheckpointError."""
         try:
-            with open_no_links(self.path) as store_fd, _opened(store_fd, name) as own:
+            with open_no_links(self.path) as store_fd, opened_below(store_fd, name) as own:
                 status = os.fstat(own)
                 if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
                     raise CheckpointError(
@@ -286,7 +229,7 @@ class CheckpointStore:
     def opened(self, taken: Taken) -> Iterator[tuple[int, int]]:
         """Descriptors of the store and of one checkpoint, while nobody else restores or tidies. Raises
         CheckpointError."""
-        with self._locked(fcntl.LOCK_EX) as store_fd, _opened(store_fd, taken.id) as own:
+        with self._locked(fcntl.LOCK_EX) as store_fd, opened_below(store_fd, taken.id) as own:
             try:
                 fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -310,48 +253,66 @@ class CheckpointStore:
         except BlockingIOError as error:
             raise CheckpointError(f"{self.path} is in use", hint="try again when no run goes on") from error
 
-    def tidy(self) -> None:
-        """Remove the oldest checkpoints beyond those that are kept, but for contents that newer ones use. Raises
-        nothing."""
+    def tidy(self, kept: int = KEPT) -> None:
+        """Remove all but the newest checkpoints, but for contents that those use, and what killed runs left unfinished.
+        Those of runs that go on stay. Raises nothing."""
         with contextlib.suppress(CheckpointError, OSError), self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB) as store_fd:
             every = self.all()
-            used = {name for taken in every[:KEPT] for name in taken.details["uses"]}
-            for taken in every[KEPT:]:
-                if taken.id not in used:
-                    self._remove(store_fd, taken.id)
-                    continue
-                with _opened(store_fd, taken.id) as own:
-                    # Without its details it is no checkpoint any more.
-                    for file in ("details", "changes", "before", "undone"):
-                        with contextlib.suppress(FileNotFoundError):
-                            os.unlink(file, dir_fd=own)
+            newest = every[:kept]
+            used = {name for taken in newest for name in taken.details["uses"]}
+            for taken in every[kept:]:
+                if not _goes_on(store_fd, taken.id):
+                    _forget(store_fd, taken.id, with_contents=taken.id not in used)
             known = {taken.id for taken in every}
             for name in os.listdir(store_fd):
-                # Those of others stay: they cannot be read, and not be removed.
-                if _NAME.match(name) and name not in used | known and _has_no_details(store_fd, name):
-                    self._remove(store_fd, name)
+                # Nobody takes one now. Those of others stay: they cannot be read, and not be removed.
+                is_left = name.startswith(_NEW) or (_NAME.match(name) and _has_no_details(store_fd, name))
+                if is_left and name not in used | known:
+                    _remove(store_fd, name)
 
-    def _sweep(self, store_fd: int) -> None:
-        """Remove what killed runs left unfinished."""
-        for name in os.listdir(store_fd):
-            if not name.startswith(".new-"):
+
+def _with_content(store_fd: int, entries: dict[str, Entry]) -> dict[str, Entry]:
+    """The entries whose content is there, as far as one can see without reading it."""
+    sizes: dict[str, int] = {}
+    found = {}
+    for path, entry in entries.items():
+        if entry.file:
+            size = sizes.get(entry.file)
+            if size is None:
+                try:
+                    size = os.stat(entry.file, dir_fd=store_fd, follow_symlinks=False).st_size
+                except OSError:
+                    size = -1
+                sizes[entry.file] = size
+            if entry.offset + entry.size > size:
                 continue
-            with contextlib.suppress(OSError), _opened(store_fd, name) as left:
-                fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._remove(store_fd, name)
-
-    def _remove(self, store_fd: int, name: str) -> None:
-        with contextlib.suppress(WorkspaceError):
-            remove_tree(store_fd, name)
+        found[path] = entry
+    return found
 
 
-@contextlib.contextmanager
-def _opened(store_fd: int, name: str) -> Iterator[int]:
-    fd = os.open(name, _A_DIRECTORY, dir_fd=store_fd)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+def _goes_on(store_fd: int, name: str) -> bool:
+    with opened_below(store_fd, name) as own:
+        try:
+            fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _forget(store_fd: int, name: str, *, with_contents: bool) -> None:
+    """Without its details it is no checkpoint any more."""
+    if with_contents:
+        _remove(store_fd, name)
+        return
+    with opened_below(store_fd, name) as own:
+        for file in os.listdir(own):
+            if not file.startswith("content"):
+                os.unlink(file, dir_fd=own)
+
+
+def _remove(store_fd: int, name: str) -> None:
+    with contextlib.suppress(WorkspaceError):
+        remove_tree(store_fd, name)
 
 
 def _has_no_details(store_fd: int, name: str) -> bool:
@@ -362,76 +323,6 @@ def _has_no_details(store_fd: int, name: str) -> bool:
     except OSError:
         return False
     return False
-
-
-@contextlib.contextmanager
-def open_no_links(path: str) -> Iterator[int]:
-    """A descriptor of a directory, for reading too, no part of whose path is a link. Raises OSError."""
-    place = open_directory(path)
-    try:
-        fd = os.open(".", _A_DIRECTORY, dir_fd=place)
-    finally:
-        os.close(place)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _leave_out(entries: dict[str, Entry], made: frozenset[str]) -> None:
-    """What was made for the run's own sake was not there before it, unless somebody has put something there."""
-    for path in sorted(made, key=len, reverse=True):
-        entry = entries.get(path)
-        if entry is None or (entry.kind == "f" and entry.size):
-            continue
-        if entry.kind == "d" and any(other.startswith(path + "/") for other in entries):
-            continue
-        del entries[path]
-
-
-def write_file(dir_fd: int, name: str, text: bytes) -> None:
-    """Write a new file. Raises OSError."""
-    with open(os.open(name, _A_NEW_FILE, 0o600, dir_fd=dir_fd), "wb") as file:
-        file.write(text)
-
-
-def replace_file(dir_fd: int, name: str, text: bytes) -> None:
-    """Write a file in the place of one that may be there; whatever is killed, it is the old or the new one. Raises
-    OSError."""
-    new = f"{name}.new"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(new, dir_fd=dir_fd)
-    write_file(dir_fd, new, text)
-    os.rename(new, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
-
-
-def dump(value: Any) -> bytes:
-    """A file of a checkpoint: the digest of what follows, and JSON."""
-    text = json.dumps(value, separators=(",", ":")).encode("ascii")
-    return hashlib.sha256(text).hexdigest().encode("ascii") + b"\n" + text
-
-
-def load(text: bytes) -> Any:
-    """What `dump` gave. Raises CheckpointError where it was changed."""
-    digest, _, body = text.partition(b"\n")
-    if hashlib.sha256(body).hexdigest().encode("ascii") != digest:
-        raise CheckpointError(
-            "the checkpoint is damaged: a file of it was changed", hint="nothing was restored from it"
-        )
-    value = json.loads(body)
-    if value.get("format") != FORMAT:
-        raise CheckpointError(
-            "the checkpoint has a form that this agentbox does not know", hint="use the version that took it"
-        )
-    return value
-
-
-def entry_of_row(row: Any) -> Entry:
-    """An entry as it was kept. Raises CheckpointError."""
-    entry = Entry(*row)
-    if entry.file and not _FILE.match(entry.file):
-        raise CheckpointError("the checkpoint is damaged", hint="it cannot be used any more")
-    return entry
 
 
 def _changed(path: str) -> CheckpointError:

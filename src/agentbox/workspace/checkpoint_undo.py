@@ -12,10 +12,13 @@ from typing import Any
 from agentbox.errors import CheckpointError
 from agentbox.workspace.checkpoint_content import ContentReader, ContentWriter, is_full
 from agentbox.workspace.checkpoint_entries import Change, Entry, differences
+from agentbox.workspace.checkpoint_files import FORMAT, dump, entry_of_row, load, replace_file
 from agentbox.workspace.checkpoint_places import Places
-from agentbox.workspace.checkpoint_restore import Plan, plan, remove_temporaries, restore, times_around
-from agentbox.workspace.checkpoint_scan import Found, Scope, entry_of, read_file, walk
-from agentbox.workspace.checkpoint_store import FORMAT, CheckpointStore, Taken, dump, entry_of_row, load, replace_file
+from agentbox.workspace.checkpoint_plan import Plan, plan
+from agentbox.workspace.checkpoint_reading import entry_of, read_file
+from agentbox.workspace.checkpoint_restore import remove_temporaries, restore, times_around
+from agentbox.workspace.checkpoint_scan import Found, Scope, walk
+from agentbox.workspace.checkpoint_store import CheckpointStore, Taken
 
 _STATE = "undone"
 
@@ -169,7 +172,8 @@ def _kept(own: int, name: str, found: Plan, begun: dict[str, Change]) -> list[Ch
 def _keep(path: str, entry: Entry, writer: ContentWriter) -> Entry:
     with Places() as places:
         fd, name = places.of(path)
-        reading = read_file(Found(path, fd, name, os.stat(name, dir_fd=fd, follow_symlinks=False)))
+        found = Found(path, fd, name, os.stat(name, dir_fd=fd, follow_symlinks=False))
+        reading = read_file(found, large=False)
     try:
         file, offset, digest = writer.keep(reading)
         if digest != entry.content:

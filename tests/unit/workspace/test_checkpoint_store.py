@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentbox.errors import CheckpointError, NotFoundError
-from agentbox.workspace import checkpoint_restore
+from agentbox.workspace.checkpoint_content import ContentReader
 from agentbox.workspace.checkpoint_entries import Entry
 from agentbox.workspace.checkpoint_scan import Scope
 from agentbox.workspace.checkpoint_store import KEPT
@@ -150,16 +150,38 @@ def test_a_root_that_was_replaced_is_refused_and_never_saved_as_empty(project: P
     (project.top / ".agentbox").mkdir()
     project.store.take("20260101-000000-000001", "run1", known)
     os.rename(project.work, tmp_path / "moved")
-    replacements: tuple[Callable[[], object], ...] = (
-        lambda: None,
-        lambda: project.work.symlink_to(tmp_path / "moved"),
-        lambda: (project.work.unlink(), project.work.mkdir()),
-    )
-    for replace in replacements:
-        replace()
+    for replace in ("nothing", "a link", "a new directory"):
+        if replace == "a link":
+            project.work.symlink_to(tmp_path / "moved")
+        elif replace == "a new directory":
+            project.work.unlink()
+            project.work.mkdir()
         with pytest.raises(CheckpointError):
             project.store.take("20260101-000000-000002", "run2", known)
         assert [taken.id for taken in project.store.all()] == ["20260101-000000-000001"]
+
+
+def test_a_content_that_was_removed_by_hand_is_kept_again(project: Project) -> None:
+    first = project.begin()
+    (Path(project.store.path) / first.name / "content-1").unlink()
+    run = project.begin()
+    (project.work / "large").unlink()
+    (project.work / "1.txt").unlink()
+    run.end()
+    assert run.undo().is_whole
+    assert (project.work / "large").stat().st_size == 1 << 21
+
+
+def test_the_checkpoint_of_a_run_that_goes_on_is_not_tidied_away(project: Project) -> None:
+    run = project.begin()
+    held = project.store.hold(run.name)
+    for _ in range(KEPT + 1):
+        project.begin()
+    (project.work / "1.txt").unlink()
+    run.end()
+    os.close(held)
+    assert run.undo().is_whole
+    assert (project.work / "1.txt").exists()
 
 
 def test_a_full_disk_is_said_and_leaves_nothing(small_disk: Path) -> None:
@@ -235,7 +257,7 @@ def test_a_file_that_is_written_in_place_when_it_is_killed_is_whole_the_next_tim
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_restore.ContentReader, "write", cut_off)
+        patch.setattr(ContentReader, "write", cut_off)
         with pytest.raises(KeyboardInterrupt):
             run.undo()
     assert first.read_text() == "a long con"
