@@ -52,6 +52,12 @@ def test_every_language_gets_words_stdin_and_files(run: Run, language: str, code
     assert (run(code, language=language, args=["a", "b"], stdin="in")["stdout"]) == said
 
 
+def test_one_long_write_arrives_whole_and_in_order(run: Run) -> None:
+    body = run("print(''.join(f'{n:9}' for n in range(100_000)), end='')")
+    assert body["stdout"] == "".join(f"{n:9}" for n in range(100_000))
+    assert not body["stdout_truncated"]
+
+
 def test_files_come_back_and_a_snapshot_goes_on(run: Run) -> None:
     first = run(
         "open('made', 'w').write(open('given').read() * 2)",

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Preloaded into the programs of a gVisor box: statx without AT_NO_AUTOMOUNT. gVisor mounts nothing by itself, but
-// refuses the flag, with which ls and stat of newer coreutils ask about every path.
+// Preloaded into the programs of a gVisor box.
+// statx: without AT_NO_AUTOMOUNT. gVisor mounts nothing by itself, but refuses the flag, with which ls and stat of newer
+// coreutils ask about every path.
+// write: to its end. A pipe of the host takes in gVisor what fits at the moment, as if it did not block; Python's
+// unbuffered streams, for one, count on more.
 #include <sys/syscall.h>
 
 #define AT_NO_AUTOMOUNT 0x800
@@ -38,4 +41,24 @@ int statx(int directory, const char *path, int flags, unsigned mask, void *into)
     if (result >= 0) return (int)result;
     *__errno_location() = (int)-result;
     return -1;
+}
+
+#define EINTR 4
+#define F_GETFL 3
+#define O_NONBLOCK 0x800
+
+long write(int fd, const void *from, unsigned long size) {
+    unsigned long written = 0;
+    for (;;) {
+        long result = call(SYS_write, fd, (long)from + (long)written, (long)(size - written), 0, 0);
+        if (result > 0) written += (unsigned long)result;
+        if (written == size && result >= 0) return (long)written;
+        if (result < 0 && !(result == -EINTR && written)) {
+            if (written) return (long)written;
+            *__errno_location() = (int)-result;
+            return -1;
+        }
+        long flags = call(SYS_fcntl, fd, F_GETFL, 0, 0, 0);
+        if (result == 0 || result == -EINTR || flags < 0 || flags & O_NONBLOCK) return (long)written;
+    }
 }
