@@ -21,7 +21,7 @@ def gc(dry_run: bool, as_json: bool) -> None:
     from agentbox.sandbox.collecting import collect
 
     with errors_are_lines():
-        found = asyncio.run(collect(load_settings().resolved_state_dir(), remove=not dry_run))
+        found = asyncio.run(collect(load_settings(), remove=not dry_run))
     if as_json:
         click.echo(
             json.dumps({"removed": not dry_run, "found": [{"what": o.what, "problem": o.problem} for o in found]})

@@ -129,7 +129,7 @@ class AsyncSandbox:
             directories = SandboxDirectories(settings.resolved_state_dir())
             shared = grounds()
             try:
-                facilities = await shared.enter()
+                facilities = await shared.enter(settings)
                 facilities.gvisor_pool_size = settings.gvisor_pool_size
                 try:
                     name = self._backend_name

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
+from agentbox.config import Settings
 from agentbox.errors import AgentboxError
 from agentbox.isolation.durable import Leftover
 from agentbox.isolation.durable_registry import DURABLE
@@ -22,21 +22,23 @@ class Collected:
     problem: str = ""
 
 
-async def collect(state: Path, *, remove: bool) -> list[Collected]:
+async def collect(settings: Settings, *, remove: bool) -> list[Collected]:
     """Everything that dead owners left, of every backend that can be asked; removed, or only told. Kept workspaces are
     neither. Raises IsolationError where this host cannot even be asked."""
-    directories = SandboxDirectories(state)
+    directories = SandboxDirectories(settings.resolved_state_dir())
     found = []
-    async with standing() as facilities:
+    async with standing(settings) as facilities:
         seen: set[str] = set()
         for make in DURABLE.values():
             for leftover in await make(facilities).leftovers():
                 if leftover.what not in seen:
                     seen.add(leftover.what)
                     found.append(Collected(leftover.what, await _remove(leftover) if remove else ""))
-    for remnant in await asyncio.to_thread(directories.sweep if remove else directories.remnants):
-        found.append(Collected(f"directory of sandbox {remnant.name} ({remnant.backend}), started {remnant.started}"))
-    return found
+    remnants = await asyncio.to_thread(directories.sweep if remove else directories.remnants)
+    return found + [
+        Collected(f"directory of sandbox {remnant.name} ({remnant.backend}), started {remnant.started}")
+        for remnant in remnants
+    ]
 
 
 async def _remove(leftover: Leftover) -> str:

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import AsyncIterator
 
 from agentbox.config import Settings
+from agentbox.engine.runner import docker_options
 from agentbox.engine.way_out import Egress
 from agentbox.isolation.facilities import Facilities
 
@@ -23,11 +24,14 @@ class Grounds:
         self._facilities: Facilities | None = None
         self._egress: Egress | None = None
 
-    async def enter(self) -> Facilities:
-        """One sandbox more. Raises IsolationError, OSError."""
+    async def enter(self, settings: Settings) -> Facilities:
+        """One sandbox more; the settings of the first hold for all. Raises IsolationError, OSError."""
         async with self._lock:
             if self._facilities is None:
-                self._facilities = await Facilities.open()
+                facilities = await Facilities.open()
+                facilities.docker = docker_options(settings)
+                facilities.gvisor_pool_size = settings.gvisor_pool_size
+                self._facilities = facilities
             self._users += 1
             return self._facilities
 
@@ -64,10 +68,10 @@ def grounds() -> Grounds:
 
 
 @contextlib.asynccontextmanager
-async def standing() -> AsyncIterator[Facilities]:
+async def standing(settings: Settings) -> AsyncIterator[Facilities]:
     """The facilities, for as long as the block runs."""
     shared = grounds()
-    facilities = await shared.enter()
+    facilities = await shared.enter(settings)
     try:
         yield facilities
     finally:

@@ -30,7 +30,8 @@ class Command:
         self.left = [0, 0]
         self.settle_at = 0.0
         self.killing = 0
-        self.kill_at = self.give_up_at = self.next_tick = self.tick = 0.0
+        self.looked_again = False
+        self.kill_at = self.give_up_at = self.next_tick = self.tick = self.next_look = 0.0
 
 
 def set_size(fd: int, rows: int, columns: int) -> None:

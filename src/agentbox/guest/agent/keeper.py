@@ -26,9 +26,14 @@ _SUBREAPER = 36
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def prctl(option: int, value: int) -> None:
-    """As prctl(2); what a kernel does not have is passed over."""
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+def prctl(option: int, value: int) -> bool:
+    """As prctl(2): whether the kernel has done it."""
+    return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
+
+
+def become_subreaper() -> bool:
+    """Whether orphans of this process's descendants become its children from now on."""
+    return prctl(_SUBREAPER, 1)
 
 
 def resolve_user(user: str) -> tuple[int, int]:
@@ -88,7 +93,7 @@ class Keeper:
 
     def live(self) -> NoReturn:
         """To the end; does not return."""
-        prctl(_SUBREAPER, 1)
+        become_subreaper()
         signal.set_wakeup_fd(-1)
         for number in range(1, signal.NSIG):
             with contextlib.suppress(OSError, ValueError):

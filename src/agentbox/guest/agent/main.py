@@ -8,9 +8,12 @@ import signal
 import struct
 from typing import NoReturn
 
-from .keeper import IGNORED, prctl
+from .keeper import IGNORED, become_subreaper, prctl
 from .protocol import HELLO, VERSION
 from .serving import Agent
+
+_DUMPABLE = 4
+_NO_NEW_PRIVS = 38
 
 
 def main() -> NoReturn:
@@ -20,8 +23,9 @@ def main() -> NoReturn:
         if fd > 2:
             os.close(fd)
             break
-    for option, value in ((36, 1), (38, 1), (4, 0)):
-        prctl(option, value)
+    subreaping = become_subreaper()
+    prctl(_NO_NEW_PRIVS, 1)
+    prctl(_DUMPABLE, 0)
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     wake_read, wake_write = os.pipe()
@@ -29,6 +33,6 @@ def main() -> NoReturn:
         os.set_blocking(fd, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    agent = Agent()
+    agent = Agent(subreaping=subreaping)
     agent.send(HELLO, 0, struct.pack(">BIB", VERSION, os.geteuid(), 2))
     agent.serve(wake_read)

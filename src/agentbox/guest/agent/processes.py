@@ -28,6 +28,30 @@ def census() -> dict[int, int] | None:
     return found
 
 
+# Some kernels, gVisor's of old, have no subreapers: what a command leaves behind goes to PID 1. There each command has
+# a mark in its environment, which its children inherit.
+MARK = "AGENTBOX_COMMAND"
+_AGENT = os.urandom(8).hex()
+
+
+def mark_of(number: int) -> str:
+    """The value of MARK for a command."""
+    return f"{_AGENT}-{number}"
+
+
+def may_belong(pid: int, number: int) -> bool:
+    """Whether the environment of an orphan has the mark of this command, or of none."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            content = file.read(1 << 20)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    whole = f"{MARK}={mark_of(number)}\0".encode()
+    return whole in content or f"{MARK}={_AGENT}".encode() not in content
+
+
 def descendants(parents: dict[int, int], roots: Iterable[int]) -> list[int]:
     """Those of `parents` that descend from any of `roots`, the roots not counted."""
     children: dict[int, list[int]] = {}

@@ -14,9 +14,10 @@ import time
 from typing import NoReturn
 
 from .commands import Command, set_size, waiting_bytes
+from .family import Family
 from .keeper import REPORT, TRYING, Keeper, resolve_user
 from .operations import write_all
-from .processes import census, descendants, signal_all
+from .processes import MARK, mark_of, signal_all
 from .protocol import (
     CLOSED,
     CREDIT,
@@ -47,13 +48,16 @@ from .protocol import (
 
 SETTLE_SECONDS = 0.05
 KILL_LIMIT_SECONDS = 10.0
+LOOK_SECONDS = 1.0
 
 
 class Agent:
     """One thread, one poll."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, subreaping: bool) -> None:
+        self.subreaping = subreaping
         self.commands: dict[int, Command] = {}
+        self.family = Family(self.commands, subreaping=subreaping)
         self.outbox = bytearray()
         self.inbox = bytearray()
 
@@ -153,6 +157,8 @@ class Agent:
         if command.keeper == 0:
             try:
                 self.leave_descriptors(command)
+                if not self.subreaping:
+                    request.variables.insert(0, f"{MARK}={mark_of(number)}")
                 Keeper(request, stdio, report).live()
             finally:
                 os._exit(127)
@@ -196,11 +202,25 @@ class Agent:
         if command.exited and not command.closed and command.out < 0 and command.err < 0:
             self.send(CLOSED, command.id)
             command.closed = True
-        if command.closed and command.keeper_gone:
+        if command.closed and command.keeper_gone and not self.lingers(command):
             if command.killing:
                 self.send_number(KILLED, command.id, 0)
             self.send(OVER, command.id)
             self.forget(command)
+
+    def lingers(self, command: Command) -> bool:
+        """Whether something of it runs, where the kernel does not tell; looked at now and then, not at once."""
+        if self.subreaping or command.own:
+            return False
+        now = time.monotonic()
+        if not command.next_look and not command.killing:
+            command.next_look = now + LOOK_SECONDS
+        if now < command.next_look:
+            return True
+        if not self.family.of(command):
+            return False
+        command.next_look = now + LOOK_SECONDS
+        return True
 
     def hear_keeper(self, command: Command) -> bool:
         """One report, if there is one."""
@@ -265,22 +285,6 @@ class Agent:
 
     # -- killing
 
-    def belonging(self, command: Command) -> list[int]:
-        """PIDs of a command: all below its keeper, and what dead keepers left."""
-        parents = census()
-        if parents is None:
-            return []
-        me = os.getpid()
-        keepers = {one.keeper for one in self.commands.values() if not one.keeper_gone}
-        orphans = [pid for pid, parent in parents.items() if parent == me and pid not in keepers]
-        roots = list(orphans)
-        own = []
-        if not command.keeper_gone:
-            roots.append(command.keeper)
-            if command.own and command.keeper in parents:
-                own.append(command.keeper)
-        return [*own, *orphans, *descendants(parents, roots)]
-
     def begin_kill(self, command: Command, grace: float) -> None:
         """TERM to all of it; the rest by `tick_kill`."""
         now = time.monotonic()
@@ -290,7 +294,7 @@ class Agent:
         command.next_tick = now
         command.tick = 0.001
         if grace and command.killing != 2:
-            living = self.belonging(command)
+            living = self.family.of(command)
             signal_all(living, signal.SIGTERM, command.uid, command.gid)
             signal_all(living, signal.SIGCONT, command.uid, command.gid)
         command.killing = 1 if grace else 2
@@ -300,34 +304,29 @@ class Agent:
         now = time.monotonic()
         if now < command.next_tick:
             return
-        living = self.belonging(command)
+        living = self.family.of(command)
         if command.killing == 1 and living and now >= command.kill_at:
             command.killing = 2
         if command.killing == 2 and living:
             signal_all(living, signal.SIGSTOP, command.uid, command.gid)
-            living = self.belonging(command)
+            living = self.family.of(command)
             signal_all(living, signal.SIGKILL, command.uid, command.gid)
-        if not living or now >= command.give_up_at:
-            self.send_number(KILLED, command.id, len(living))
+        unsure = command.keeper_gone == 2 or not self.subreaping
+        missed = not living and (not command.keeper_gone or (unsure and not command.looked_again))
+        command.looked_again = not living
+        if (not living and not missed) or now >= command.give_up_at:
+            self.send_number(KILLED, command.id, len(living) + missed)
             command.killing = 0
+            command.next_look = 0.0
             return
         command.tick = min(0.02, command.tick * 2)
         command.next_tick = now + command.tick
 
     def kill_everything(self) -> NoReturn:
         """The end of the agent."""
-        until = time.monotonic() + KILL_LIMIT_SECONDS
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        users = {(command.uid, command.gid) for command in self.commands.values()} or {(0, 0)}
-        while time.monotonic() < until:
-            for number in (signal.SIGSTOP, signal.SIGKILL):
-                living = descendants(census() or {}, [os.getpid()])
-                for uid, gid in users:
-                    signal_all(living, number, uid, gid)
-            if not living:
-                break
-            time.sleep(0.001)
+        self.family.end(KILL_LIMIT_SECONDS)
         os._exit(0)
 
     # -- input and output
@@ -447,6 +446,7 @@ class Agent:
             for command in self.commands.values()
             if command.terminal and command.end is not None and not command.exited
         ]
+        due += [command.next_look for command in self.commands.values() if command.next_look]
         return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None
 
     def serve(self, wake: int) -> NoReturn:

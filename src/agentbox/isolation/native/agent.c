@@ -5,12 +5,14 @@
 #include "agent.h"
 
 #include "agent_operations.h"
-#include "agent_keeper.h"
 #include "agent_processes.h"
+#include "agent_keeper.h"
 
 // For terminals: how long output may still be on its way inside the kernel when the command has ended.
 #define TERMINAL_SETTLE_MS 50
 #define KILL_LIMIT_MS 10000
+// How often a command's remains are looked for where the kernel does not tell of their end.
+#define LOOK_MS 1000
 #define MAX_PENDING (1 << 20)
 #define OPERATION_PIPE (1 << 18)
 
@@ -32,8 +34,8 @@ struct command {
 	uint64_t settle_at;
 	struct report end;
 	// A kill: 0 none, 1 asked politely, 2 not.
-	int killing, tick_ms;
-	uint64_t kill_at, give_up_at, next_tick;
+	int killing, looked_again, tick_ms;
+	uint64_t kill_at, give_up_at, next_tick, next_look;
 };
 
 static struct command *commands[MAX_COMMANDS];
@@ -122,351 +124,8 @@ static struct command *by_id(uint32_t id)
 	return NULL;
 }
 
-// ---- starting
-
-static int open_terminal(const struct request *request, uid_t uid, int *master)
-{
-	char path[64];
-	int unlock = 0, number, slave = -1;
-	struct winsize size = {.ws_row = request->rows, .ws_col = request->columns};
-	// A terminal belongs to whoever opens it.
-	int lent = geteuid() == 0 && uid != 0 && seteuid(uid) == 0;
-	*master = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC);
-	if (*master >= 0 && ioctl(*master, TIOCSPTLCK, &unlock) == 0 && ioctl(*master, TIOCGPTN, &number) == 0) {
-		snprintf(path, sizeof path, "/dev/pts/%d", number);
-		slave = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
-	}
-	int why = errno;
-	if (lent && seteuid(0) < 0)
-		_exit(71);
-	if (slave >= 0)
-		ioctl(slave, TIOCSWINSZ, &size);
-	errno = why;
-	return slave;
-}
-
-// Descriptors for the command in `stdio`, the agent's ends in `command`. Returns -1 with errno; all are closed then.
-static int open_stdio(struct command *command, const struct request *request, int stdio[3])
-{
-	int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}};
-	if (request->flags & TERMINAL) {
-		stdio[0] = open_terminal(request, command->uid, &command->out);
-		if (stdio[0] < 0)
-			return -1;
-		command->in = command->out;
-		command->terminal = 1;
-		stdio[1] = dup(stdio[0]);
-		stdio[2] = dup(stdio[0]);
-		return 0;
-	}
-	int count = request->flags & MERGED ? 2 : 3;
-	for (int i = 0; i < count; i++)
-		if (pipe2(pipes[i], O_CLOEXEC) < 0) {
-			int why = errno;
-			for (int j = 0; j < i; j++)
-				close(pipes[j][0]), close(pipes[j][1]);
-			errno = why;
-			return -1;
-		}
-	if (request->flags & OWN)
-		for (int i = 0; i < count; i++)
-			// A bigger pipe means fewer turns; it may be refused.
-			fcntl(pipes[i][0], F_SETPIPE_SZ, OPERATION_PIPE);
-	stdio[0] = pipes[0][0], command->in = pipes[0][1];
-	stdio[1] = pipes[1][1], command->out = pipes[1][0];
-	if (count == 3)
-		stdio[2] = pipes[2][1], command->err = pipes[2][0];
-	else
-		stdio[2] = dup(stdio[1]);
-	if (!(request->flags & WITH_STDIN))
-		drop_fd(&command->in);
-	return 0;
-}
-
-// A keeper must hold nothing that lets another command's input or output, or the stream, live on.
-static void leave_agents_descriptors(const struct command *command)
-{
-	close(0), close(1);
-	for (int i = 0; i < n_commands; i++) {
-		struct command *other = commands[i];
-		int fds[] = {other->control, other->in, other->out, other->err};
-		for (int j = 0; j < 4; j++)
-			if (fds[j] >= 0)
-				close(fds[j]);
-	}
-	int fds[] = {command->control, command->in, command->out, command->err};
-	for (int j = 0; j < 4; j++)
-		if (fds[j] >= 0)
-			close(fds[j]);
-}
-
-static void start(uint32_t id, const struct request *request)
-{
-	int stdio[3] = {-1, -1, -1}, control[2];
-	if (n_commands == MAX_COMMANDS || by_id(id)) {
-		tell_failed(id, EBUSY, "too many commands, or this id is in use");
-		return;
-	}
-	struct command *command = calloc(1, sizeof *command);
-	if (!command) {
-		tell_failed(id, ENOMEM, "the agent has no memory");
-		return;
-	}
-	command->id = id;
-	command->control = command->in = command->out = command->err = -1;
-	command->own = request->flags & OWN;
-	resolve_user(request->user, &command->uid, &command->gid);
-	if (open_stdio(command, request, stdio) < 0) {
-		tell_failed(id, errno, request->flags & TERMINAL ? "terminal" : "pipe");
-		drop_fd(&command->out);
-		free(command);
-		return;
-	}
-	if (pipe2(control, O_CLOEXEC) < 0) {
-		control[0] = control[1] = -1;
-		command->keeper = -1;
-	} else {
-		command->control = control[0];
-		command->keeper = fork();
-		if (command->keeper == 0) {
-			leave_agents_descriptors(command);
-			keep(request, stdio, control[1]);
-		}
-	}
-	int why = errno;
-	for (int i = 0; i < 3; i++)
-		if (stdio[i] >= 0)
-			close(stdio[i]);
-	if (command->keeper < 0) {
-		char text[128];
-		snprintf(text, sizeof text, "fork: %s", strerror(why));
-		tell_failed(id, why, text);
-		if (control[0] >= 0)
-			close(control[0]), close(control[1]);
-		if (command->terminal)
-			command->in = -1;
-		drop_fd(&command->in), drop_fd(&command->out), drop_fd(&command->err);
-		free(command);
-		return;
-	}
-	close(control[1]);
-	int fds[] = {command->in, command->out, command->err, command->control};
-	for (int i = 0; i < 4; i++)
-		if (fds[i] >= 0)
-			fcntl(fds[i], F_SETFL, fcntl(fds[i], F_GETFL) | O_NONBLOCK);
-	commands[n_commands++] = command;
-}
-
-// ---- ends
-
-static int waiting_bytes(int fd)
-{
-	int count = 0;
-	return fd >= 0 && ioctl(fd, FIONREAD, &count) == 0 ? count : 0;
-}
-
-static void know_end(struct command *command, const struct report *end)
-{
-	if (command->end_known)
-		return;
-	command->end = *end;
-	command->end_known = 1;
-	command->out_left = command->terminal ? 0 : waiting_bytes(command->out);
-	command->err_left = waiting_bytes(command->err);
-	if (command->terminal)
-		command->settle_at = now_ms() + TERMINAL_SETTLE_MS;
-	drop_input(command);
-}
-
-// Tell what can be told; returns whether the command is over.
-static int settle(struct command *command)
-{
-	if (!command->end_known || !command->started)
-		return 0;
-	if (!command->exited && command->out_left <= 0 && command->err_left <= 0 &&
-	    (!command->terminal || command->out < 0 || now_ms() >= command->settle_at)) {
-		unsigned char *at = frame(EXIT, command->id, 20);
-		put32(at, command->end.status);
-		put64(at + 4, command->end.cpu_us);
-		put64(at + 12, command->end.rss);
-		command->exited = 1;
-	}
-	if (command->exited && !command->closed && command->out < 0 && command->err < 0) {
-		frame(CLOSED, command->id, 0);
-		command->closed = 1;
-	}
-	if (!command->closed || !command->keeper_gone)
-		return 0;
-	if (command->killing)
-		tell_number(KILLED, command->id, 0);
-	frame(OVER, command->id, 0);
-	return 1;
-}
-
-static void hear_keeper(struct command *command, int index)
-{
-	struct report report;
-	ssize_t got = read(command->control, &report, sizeof report);
-	if (got < 0 && errno == EAGAIN)
-		return;
-	if (got != sizeof report) {
-		drop_fd(&command->control);
-		if (!command->started && command->pid) {
-			command->started = 1;
-			tell_number(STARTED, command->id, command->pid);
-		} else if (!command->started) {
-			// Killed before it had started anything that we know of.
-			tell_failed(command->id, EINTR, "the command was killed before it started");
-			forget(index);
-		}
-		return;
-	}
-	if (report.kind == TRYING) {
-		command->pid = report.status;
-	} else if (report.kind == STARTED) {
-		command->pid = report.status;
-		command->started = 1;
-		tell_number(STARTED, command->id, command->pid);
-	} else if (report.kind == FAILED && !command->started) {
-		report.text[sizeof report.text - 1] = 0;
-		tell_failed(command->id, report.status, report.text);
-		forget(index);
-	} else {
-		if (!command->started) {
-			command->started = 1;
-			tell_number(STARTED, command->id, command->keeper);
-		}
-		// An operation of our own that failed on its way.
-		if (report.kind == FAILED)
-			report.status = (report.status & 0xff) << 8;
-		know_end(command, &report);
-	}
-}
-
-static void reap(void)
-{
-	int status;
-	struct rusage usage;
-	pid_t pid;
-	while ((pid = wait4(-1, &status, WNOHANG, &usage)) > 0)
-		for (int i = 0; i < n_commands; i++) {
-			struct command *command = commands[i];
-			if (command->keeper == pid) {
-				// Its reports are still in the pipe.
-				command->keeper_gone = WIFEXITED(status) ? 1 : 2;
-				command->keeper_status = status;
-			} else if (command->pid == pid && !command->own) {
-				struct report end = {.kind = EXIT, .status = status, .rss = (uint64_t)usage.ru_maxrss * 1024};
-				know_end(command, &end);
-			}
-		}
-}
-
-// A keeper that was killed says no more; its command is our own child from then on.
-static void miss_keeper(struct command *command)
-{
-	struct report end = {.kind = EXIT, .status = SIGKILL};
-	if (command->end_known || command->control >= 0 || !command->keeper_gone)
-		return;
-	if (command->own)
-		end.status = command->keeper_status;
-	else if (kill(command->pid, 0) == 0 || errno == EPERM)
-		return;
-	know_end(command, &end);
-}
-
-// ---- killing
-
-static int is_keeper(pid_t pid)
-{
-	for (int i = 0; i < n_commands; i++)
-		if (commands[i]->keeper == pid && commands[i]->keeper_gone == 0)
-			return 1;
-	return 0;
-}
-
-// Mark what belongs to a command: all below its keeper, and what dead keepers left. Returns how many.
-static int mark_command(const struct command *command)
-{
-	int orphans = 0;
-	if (take_census(&population) < 0)
-		return 0;
-	for (int i = 0; i < population.count; i++) {
-		struct living *one = &population.all[i];
-		if (one->pid == command->keeper && !command->keeper_gone)
-			// The process of an operation is its own keeper.
-			one->marked = command->own ? 1 : 2, orphans += one->marked == 1;
-		else if (one->parent == getpid() && one->pid != getpid() && !is_keeper(one->pid))
-			one->marked = 1, orphans++;
-	}
-	return orphans + mark_descendants(&population);
-}
-
-static void tick_kill(struct command *command)
-{
-	uint64_t now = now_ms();
-	if (now < command->next_tick)
-		return;
-	int living = mark_command(command);
-	if (command->killing == 1 && living && now >= command->kill_at)
-		command->killing = 2;
-	if (command->killing == 2 && living) {
-		// Who is stopped starts nothing new between the two.
-		signal_marked(&population, SIGSTOP, command->uid, command->gid);
-		living = mark_command(command);
-		signal_marked(&population, SIGKILL, command->uid, command->gid);
-	}
-	if (!living || now >= command->give_up_at) {
-		tell_number(KILLED, command->id, living);
-		command->killing = 0;
-		return;
-	}
-	command->tick_ms = command->tick_ms < 16 ? command->tick_ms * 2 : 20;
-	command->next_tick = now + command->tick_ms;
-}
-
-static void begin_kill(struct command *command, uint32_t grace)
-{
-	uint64_t now = now_ms();
-	if (!command->killing || now + grace < command->kill_at)
-		command->kill_at = now + grace;
-	command->give_up_at = command->kill_at + KILL_LIMIT_MS;
-	command->tick_ms = 1;
-	command->next_tick = now;
-	if (grace && command->killing != 2 && mark_command(command)) {
-		signal_marked(&population, SIGTERM, command->uid, command->gid);
-		signal_marked(&population, SIGCONT, command->uid, command->gid);
-		command->next_tick = now + 1;
-	}
-	command->killing = grace ? 1 : 2;
-}
-
-static void kill_everything(void)
-{
-	uint64_t until = now_ms() + KILL_LIMIT_MS;
-	signal(SIGCHLD, SIG_IGN);
-	do {
-		int living = 0;
-		for (int number = SIGSTOP;; number = SIGKILL) {
-			if (take_census(&population) < 0)
-				_exit(0);
-			for (int i = 0; i < population.count; i++)
-				if (population.all[i].pid == getpid())
-					population.all[i].marked = 2;
-			living = mark_descendants(&population);
-			signal_marked(&population, number, 0, 0);
-			for (int i = 0; i < n_commands; i++)
-				if (commands[i]->uid)
-					signal_marked(&population, number, commands[i]->uid, commands[i]->gid);
-			if (number == SIGKILL)
-				break;
-		}
-		if (!living)
-			_exit(0);
-		usleep(1000);
-	} while (now_ms() < until);
-	_exit(0);
-}
+#include "agent_starting.h"
+#include "agent_ends.h"
 
 // ---- input and output
 
@@ -586,7 +245,7 @@ broken:
 static int handle(int type, uint32_t id, unsigned char *payload, size_t size)
 {
 	if (type == START) {
-		struct request request;
+		struct request request = {.id = id};
 		if (parse_start((char *)payload, size, &request) < 0)
 			return -1;
 		start(id, &request);
@@ -653,6 +312,8 @@ static int timeout_of(void)
 			first = command->next_tick;
 		if (command->terminal && command->end_known && !command->exited && command->settle_at < first)
 			first = command->settle_at;
+		if (command->next_look && command->next_look < first)
+			first = command->next_look;
 	}
 	return first == UINT64_MAX ? -1 : first <= now ? 0 : (int)(first - now);
 }
@@ -729,7 +390,8 @@ int main(void)
 			close(fd);
 			break;
 		}
-	prctl(PR_SET_CHILD_SUBREAPER, 1);
+	subreaping = prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
+	make_mark();
 	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	// Nobody of the same uid may look into it, or take its descriptors out of /proc.
 	prctl(PR_SET_DUMPABLE, 0);

@@ -44,7 +44,7 @@ struct report {
 
 struct request {
 	int flags, rows, columns;
-	uint32_t argc, envc;
+	uint32_t id, argc, envc;
 	const char *user, *directory;
 	char **argv, **variables;
 };

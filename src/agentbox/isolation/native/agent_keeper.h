@@ -106,10 +106,15 @@ static char **merged_environment(const struct request *request)
 	size_t count = 0;
 	while (environ[count])
 		count++;
-	char **merged = malloc((count + request->envc + 1) * sizeof *merged);
+	char **merged = malloc((count + request->envc + 2) * sizeof *merged);
 	if (!merged)
 		return NULL;
 	size_t used = 0;
+	if (!subreaping) {
+		static char mark[96];
+		snprintf(mark, sizeof mark, MARK "%s-%u", mark_of_agent, request->id);
+		merged[used++] = mark;
+	}
 	for (size_t i = 0; i < count + request->envc; i++) {
 		char *each = i < count ? environ[i] : request->variables[i - count];
 		size_t length = strcspn(each, "=");

@@ -59,6 +59,44 @@ static int take_census(struct population *them)
 	return 0;
 }
 
+// Some kernels, gVisor's of old, have no subreapers: what a command leaves behind goes to PID 1. There each command has a
+// mark in its environment, which its children inherit.
+#define MARK "AGENTBOX_COMMAND="
+static int subreaping;
+static char mark_of_agent[32];
+
+static void make_mark(void)
+{
+	uint64_t random = now_ms() << 20 ^ getpid();
+	int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+	if (fd >= 0 && read(fd, &random, sizeof random) < 0)
+		random ^= getpid();
+	if (fd >= 0)
+		close(fd);
+	snprintf(mark_of_agent, sizeof mark_of_agent, "%016llx", (unsigned long long)random);
+}
+
+// Whether the environment of an orphan has the mark of this command, or of none.
+static int may_belong(pid_t pid, uint32_t id)
+{
+	static char content[1 << 20];
+	char path[64], mark[96];
+	size_t size = 0;
+	ssize_t got;
+	snprintf(path, sizeof path, "/proc/%d/environ", pid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return errno != ENOENT;
+	while (size < sizeof content && (got = read(fd, content + size, sizeof content - size)) > 0)
+		size += got;
+	close(fd);
+	int length = snprintf(mark, sizeof mark, MARK "%s-%u", mark_of_agent, id);
+	// With the zero byte behind it.
+	if (memmem(content, size, mark, length + 1))
+		return 1;
+	return !memmem(content, size, mark, strlen(MARK) + strlen(mark_of_agent));
+}
+
 static int is_marked(const struct population *them, pid_t pid)
 {
 	for (int i = 0; i < them->count; i++)

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+// How the agent starts a command: its pipes or terminal, its keeper.
+
+static int open_terminal(const struct request *request, uid_t uid, int *master)
+{
+	char path[64];
+	int unlock = 0, number, slave = -1;
+	struct winsize size = {.ws_row = request->rows, .ws_col = request->columns};
+	// A terminal belongs to whoever opens it.
+	int lent = geteuid() == 0 && uid != 0 && seteuid(uid) == 0;
+	*master = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC);
+	if (*master >= 0 && ioctl(*master, TIOCSPTLCK, &unlock) == 0 && ioctl(*master, TIOCGPTN, &number) == 0) {
+		snprintf(path, sizeof path, "/dev/pts/%d", number);
+		slave = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
+	}
+	int why = errno;
+	if (lent && seteuid(0) < 0)
+		_exit(71);
+	if (slave >= 0)
+		ioctl(slave, TIOCSWINSZ, &size);
+	errno = why;
+	return slave;
+}
+
+// Descriptors for the command in `stdio`, the agent's ends in `command`. Returns -1 with errno; all are closed then.
+static int open_stdio(struct command *command, const struct request *request, int stdio[3])
+{
+	int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}};
+	if (request->flags & TERMINAL) {
+		stdio[0] = open_terminal(request, command->uid, &command->out);
+		if (stdio[0] < 0)
+			return -1;
+		command->in = command->out;
+		command->terminal = 1;
+		stdio[1] = dup(stdio[0]);
+		stdio[2] = dup(stdio[0]);
+		return 0;
+	}
+	int count = request->flags & MERGED ? 2 : 3;
+	for (int i = 0; i < count; i++)
+		if (pipe2(pipes[i], O_CLOEXEC) < 0) {
+			int why = errno;
+			for (int j = 0; j < i; j++)
+				close(pipes[j][0]), close(pipes[j][1]);
+			errno = why;
+			return -1;
+		}
+	if (request->flags & OWN)
+		for (int i = 0; i < count; i++)
+			// A bigger pipe means fewer turns; it may be refused.
+			fcntl(pipes[i][0], F_SETPIPE_SZ, OPERATION_PIPE);
+	stdio[0] = pipes[0][0], command->in = pipes[0][1];
+	stdio[1] = pipes[1][1], command->out = pipes[1][0];
+	if (count == 3)
+		stdio[2] = pipes[2][1], command->err = pipes[2][0];
+	else
+		stdio[2] = dup(stdio[1]);
+	if (!(request->flags & WITH_STDIN))
+		drop_fd(&command->in);
+	return 0;
+}
+
+// A keeper must hold nothing that lets another command's input or output, or the stream, live on.
+static void leave_agents_descriptors(const struct command *command)
+{
+	close(0), close(1);
+	for (int i = 0; i < n_commands; i++) {
+		struct command *other = commands[i];
+		int fds[] = {other->control, other->in, other->out, other->err};
+		for (int j = 0; j < 4; j++)
+			if (fds[j] >= 0)
+				close(fds[j]);
+	}
+	int fds[] = {command->control, command->in, command->out, command->err};
+	for (int j = 0; j < 4; j++)
+		if (fds[j] >= 0)
+			close(fds[j]);
+}
+
+static void start(uint32_t id, const struct request *request)
+{
+	int stdio[3] = {-1, -1, -1}, control[2];
+	if (n_commands == MAX_COMMANDS || by_id(id)) {
+		tell_failed(id, EBUSY, "too many commands, or this id is in use");
+		return;
+	}
+	struct command *command = calloc(1, sizeof *command);
+	if (!command) {
+		tell_failed(id, ENOMEM, "the agent has no memory");
+		return;
+	}
+	command->id = id;
+	command->control = command->in = command->out = command->err = -1;
+	command->own = request->flags & OWN;
+	resolve_user(request->user, &command->uid, &command->gid);
+	if (open_stdio(command, request, stdio) < 0) {
+		tell_failed(id, errno, request->flags & TERMINAL ? "terminal" : "pipe");
+		drop_fd(&command->out);
+		free(command);
+		return;
+	}
+	if (pipe2(control, O_CLOEXEC) < 0) {
+		control[0] = control[1] = -1;
+		command->keeper = -1;
+	} else {
+		command->control = control[0];
+		command->keeper = fork();
+		if (command->keeper == 0) {
+			leave_agents_descriptors(command);
+			keep(request, stdio, control[1]);
+		}
+	}
+	int why = errno;
+	for (int i = 0; i < 3; i++)
+		if (stdio[i] >= 0)
+			close(stdio[i]);
+	if (command->keeper < 0) {
+		char text[128];
+		snprintf(text, sizeof text, "fork: %s", strerror(why));
+		tell_failed(id, why, text);
+		if (control[0] >= 0)
+			close(control[0]), close(control[1]);
+		if (command->terminal)
+			command->in = -1;
+		drop_fd(&command->in), drop_fd(&command->out), drop_fd(&command->err);
+		free(command);
+		return;
+	}
+	close(control[1]);
+	int fds[] = {command->in, command->out, command->err, command->control};
+	for (int i = 0; i < 4; i++)
+		if (fds[i] >= 0)
+			fcntl(fds[i], F_SETFL, fcntl(fds[i], F_GETFL) | O_NONBLOCK);
+	commands[n_commands++] = command;
+}
