@@ -297,3 +297,61 @@ def test_a_machine_without_a_table_is_refused() -> None:
 def test_this_machine_has_a_filter() -> None:
     if platform.machine() in MACHINES:
         assert len(seccomp.build()) % 8 == 0
+
+
+@functools.cache
+def filters_with_a_checkpoint(machine: str) -> tuple[list[tuple[int, ...]], ...]:
+    asking = notify.build(("execve", "execveat"), machine, changes=True)
+    programs = asking, seccomp.leaving_sockets(seccomp.build(machine), machine)
+    return tuple([struct.unpack_from("=HBBI", code, offset) for offset in range(0, len(code), 8)] for code in programs)
+
+
+def before_a_checkpoint(machine: str, name: str, *arguments: int) -> int:
+    """What both filters of a box that takes a checkpoint answer together."""
+    nr = number(name, machine)
+    assert nr is not None
+    answers = [judge(machine, nr, *arguments, code=code) for code in filters_with_a_checkpoint(machine)]
+    return max(answers) or min(answers)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("name", notify.CHANGING)
+def test_before_a_checkpoint_every_call_that_can_change_a_file_is_asked_about(machine: str, name: str) -> None:
+    if number(name, machine) is not None:
+        assert before_a_checkpoint(machine, name) == ASKED
+        assert notify.changes_files(name, (0, 0, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("name", notify.OPENING)
+@pytest.mark.parametrize(
+    ("flags", "asked"),
+    [
+        (0, False),
+        (0o2000000 | 0o200000, False),
+        (1, True),
+        (2, True),
+        (0o100, True),
+        (0o1000, True),
+        (0o20200002, True),
+    ],
+    ids=["reading", "a directory", "O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_TMPFILE"],
+)
+def test_before_a_checkpoint_an_open_is_asked_about_by_its_flags(
+    machine: str, name: str, flags: int, asked: bool
+) -> None:
+    if number(name, machine) is None:
+        return
+    arguments = [0, 0, 0, 0, 0, 0]
+    arguments[notify.OPENING[name]] = flags
+    assert before_a_checkpoint(machine, name, *arguments) == (ASKED if asked else ALLOW)
+    assert notify.changes_files(name, tuple(arguments)) is asked
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_could_change_files_unasked_is_not_there_before_a_checkpoint_either(machine: str) -> None:
+    for name in ("openat2", "io_uring_setup", "open_by_handle_at", "mount", "swapon", "fsopen", "open_tree"):
+        assert before_a_checkpoint(machine, name) > 0
+    assert before_a_checkpoint(machine, "fchmodat", 0, 0, 0o4755) == errno.EPERM
+    for name in ("execve", "execveat"):
+        assert before_a_checkpoint(machine, name) == ASKED
