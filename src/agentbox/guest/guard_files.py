@@ -16,7 +16,7 @@ from agentbox.errors import ConfinementError
 
 _HERE = Path(__file__).parent
 _PACKAGE = _HERE.parent
-_READING = ("client.py", "errors.py", "__init__.py", "guest/__init__.py", "guest/reading.py", "guest/tables.py")
+_READING = ("errors.py", "__init__.py", "guest/__init__.py", "guest/reading.py", "guest/tables.py")
 _COMPILE_SECONDS = 60
 # Compiles every module of the guard into one file: a start reads one file instead of twenty.
 _COMPILE = """
@@ -37,8 +37,10 @@ os.rename(name + ".new", name)
 import py_compile
 unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
 py_compile.compile(directory + "/sitecustomize.py", doraise=True, invalidation_mode=unchecked)
-for name in ("__init__", "client", "errors"):
-    path = "/lib/agentbox/" + name + ".py"
+names = ["__init__.py", "errors.py"]
+names += ["client/" + name for name in os.listdir(directory + "/lib/agentbox/client") if name.endswith(".py")]
+for name in names:
+    path = "/lib/agentbox/" + name
     py_compile.compile(directory + path, dfile=sys.argv[2] + path, doraise=True, invalidation_mode=unchecked)
 """
 
@@ -52,7 +54,8 @@ def guard_files() -> list[tuple[str, Path]]:
         if path.name not in ("__init__.py", "site_entry.py")
     ]
     files += [(f"node/{path.name}", path) for path in sorted((_HERE / "node").glob("*.cjs"))]
-    shared = [*_READING, *(f"policy/{path.relative_to(_PACKAGE / 'policy')}" for path in _policy_modules())]
+    shared = [*_READING, *(f"client/{path.name}" for path in sorted((_PACKAGE / "client").glob("*.py")))]
+    shared += [f"policy/{path.relative_to(_PACKAGE / 'policy')}" for path in _policy_modules()]
     files += [(f"lib/agentbox/{name}", _PACKAGE / name) for name in shared]
     return files
 

@@ -132,7 +132,14 @@ def known_guard_directory(cache: str, interpreter: str | None = None, *, seen_as
 def _sources() -> Iterator[tuple[str, int, int, int]]:
     """Everything that a guard directory may be made of, as it looks from outside."""
     package = os.path.dirname(_HERE)
-    for place in (package, _HERE, f"{_HERE}/guard", f"{_HERE}/node", *(f"{package}/policy{part}" for part in _PARTS)):
+    for place in (
+        package,
+        f"{package}/client",
+        _HERE,
+        f"{_HERE}/guard",
+        f"{_HERE}/node",
+        *(f"{package}/policy{part}" for part in _PARTS),
+    ):
         with os.scandir(place) as entries:
             files = [entry for entry in entries if entry.name.endswith((".py", ".cjs"))]
         for entry in sorted(files, key=lambda entry: entry.name):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """An agent with its own functions, errors included."""
 
 import agentbox

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Signals, cleaning up at the end, and an exit code."""
 
 import atexit

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Archives, with the time in them."""
 
 import gzip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What time it is, by every clock there is."""
 
 import datetime

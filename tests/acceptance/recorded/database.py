@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A database of orders."""
 
 import sqlite3

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A project's files: read, written, appended to, renamed, copied, removed."""
 
 import glob

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Processes of its own: fork, a pool, a queue between them."""
 
 import multiprocessing

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Names and numbers that nobody could guess."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Logging to the terminal and to a file that turns over."""
 
 import logging

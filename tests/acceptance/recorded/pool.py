@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A pool of threads that reads files and looks at the clock."""
 
 import concurrent.futures

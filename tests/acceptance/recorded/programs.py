@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Other programs: their output, their codes, their input, their end."""
 
 import os

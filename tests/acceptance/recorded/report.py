@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Words of a text, counted and laid out."""
 
 import argparse

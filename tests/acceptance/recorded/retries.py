@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Trying again later, each time a little later than the last."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A table in, a report out: csv, json, statistics."""
 
 import collections

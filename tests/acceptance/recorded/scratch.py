@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Temporary files and directories, by their names."""
 
 import os

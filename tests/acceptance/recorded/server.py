@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A web server and its client, both here."""
 
 import http.server

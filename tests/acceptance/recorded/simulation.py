@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Dice, many of them, timed."""
 
 import heapq

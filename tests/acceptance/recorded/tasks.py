@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """asyncio: tasks, timeouts, queues, threads, programs."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Threads with a queue, an event, a timer and waits."""
 
 import queue

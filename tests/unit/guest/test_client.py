@@ -14,7 +14,7 @@ import pytest
 
 import agentbox
 from agentbox import client
-from agentbox.guest.guard import redaction
+from agentbox.client import redaction
 from tests.unit.guest.guarded import Host, Outcome
 from tests.unit.guest.web_server import Server, web_server
 
@@ -264,15 +264,27 @@ def test_nothing_of_the_guard_is_reached_from_the_functions(host: Host, python: 
         python,
         "import agentbox\n"
         "told['names'] = [n for n in dir(box) if n in ('session', 'policy', 'guard', 'cursor', 'effects')]\n"
-        "held = [getattr(box, n) for n in box.__all__] + [box._ask]\n"
+        "held = [getattr(box, n) for n in box.__all__] + [box.effect.ask, box.effect.happens]\n"
         "told['cells'] = [f.__name__ for f in held if f.__closure__]\n"
         "plain = {'dict', 'function', 'str', 'module', 'list', 'int', 'bool', 'NoneType', 'ModuleSpec', '_Feature',"
         " 'SourceFileLoader', 'builtin_function_or_method'}\n"
         "told['globals'] = sorted({type(v).__name__ for v in vars(box).values()} - plain)\n"
         "agentbox.Policy.allows = lambda *a: True\n"
-        "attempt('read', lambda: box.read_text('secret.txt'))",
+        "attempt('read', lambda: box.read_text('secret.txt'))\n"
+        "import subprocess\n"
+        "def walk(*a, **k):\n"
+        "    frame, told['frames'] = sys._getframe(), []\n"
+        "    while frame is not None:\n"
+        "        told['frames'].append(frame.f_code.co_filename)\n"
+        "        frame = frame.f_back\n"
+        "    raise OSError(1, 'stopped')\n"
+        "subprocess.Popen = walk\n"
+        "attempt('run', lambda: box.run(['echo']))",
         policy="read: ./data\n",
     )
+    assert told["run"][0] == "PermissionError"
+    assert told["frames"]
+    assert not [name for name in told["frames"] if "/guard/guard/" in name or "/guest/guard/" in name]
     assert told["names"] == told["cells"] == told["globals"] == []
     assert told["read"] == ["PolicyViolation", f"policy denies read {host.project}/secret.txt"]
     assert "SECRET" not in done.stdout

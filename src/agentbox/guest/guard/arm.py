@@ -26,7 +26,6 @@ from .paths import Paths
 from .processes import Processes
 from .services import WRITING, Services
 from .view import View
-from .web import Web
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,8 +126,7 @@ def _parts(given: dict[str, str], tables: Any, channel_path: str, doors: Any, co
     services = Services(files, network, processes, caps, effects)
     interpreter.is_loading = services.is_loading
     large = Large(effects)
-    client = ClientEffects(effects, answers, files, services, large, Web, _HASH)
-    services.add("client", client.call)
+    services.add("client", ClientEffects(effects, answers, large).ask)
     if answers.has_once:
         observations.once = _count_once(answers)
     handlers: dict[str, Any] = {doors.EVENT: services.on_event}

@@ -118,7 +118,7 @@ class Finder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The spec of one of these modules, None for all others."""
         if name == _CLIENT:
-            return _own_spec(name, "client.py")
+            return _own_spec(name, "client/__init__.py")
         if name not in PATCHED and name not in _later:
             return self._find_package(name, path, target) if name == _PACKAGE else None
         for finder in sys.meta_path:
@@ -139,10 +139,8 @@ class Finder:
 
 
 def _own_spec(name: str, file: str) -> Any:
-    place = _own_spec.__code__.co_filename.rpartition("/guard/")[0] + "/lib/agentbox"
-    return spec_from_file_location(
-        name, f"{place}/{file}", submodule_search_locations=[place] if file == "__init__.py" else None
-    )
+    path = f"{_own_spec.__code__.co_filename.rpartition('/guard/')[0]}/lib/agentbox/{file}"
+    return spec_from_file_location(name, path, submodule_search_locations=[path.rpartition("/")[0]])
 
 
 class Loader:

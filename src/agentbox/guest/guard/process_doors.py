@@ -34,9 +34,17 @@ def install(ask: Any, bound: Any, replace: Any) -> None:
 
 def _spawning(ask: Any, bound: Any, name: str) -> Any:
     def spawn(_: Any, path: Any, argv: Any, env: Any, **named: Any) -> Any:
-        return ask(name, path, argv, env, named)
+        # Whatever the program made them of, what is judged and what runs is the same.
+        words = [os.fsencode(word) for word in argv]
+        actions = [tuple(action) for action in named.get("file_actions") or ()]
+        variables = None if env is None else _variables(env)
+        return ask(name, os.fspath(path), words, variables, {**named, "file_actions": actions})
 
     return bound(spawn, name)
+
+
+def _variables(env: Any) -> dict[bytes, bytes]:
+    return {os.fsencode(key): os.fsencode(value) for key, value in env.items()}
 
 
 def _waiting(real: Any, ask: Any, bound: Any, name: str) -> Any:
@@ -96,7 +104,9 @@ def _spawnvef(wait: Any, ask: Any, bound: Any) -> Any:
             raise TypeError("argv must be a tuple or a list")
         if not args or not args[0]:
             raise ValueError("argv first element cannot be empty")
-        pid, failed = ask("spawn", file, args, env, func in (os.execvp, os.execvpe))
+        words = [os.fsencode(word) for word in args]
+        variables = None if env is None else [key + b"=" + value for key, value in _variables(env).items()]
+        pid, failed = ask("spawn", os.fspath(file), words, variables, func in (os.execvp, os.execvpe))
         if mode == os.P_NOWAIT:
             return int(pid)
         while True:

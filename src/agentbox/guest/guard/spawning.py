@@ -7,37 +7,32 @@ timeouts are the kernel's, with a process of its own in a replay too, so that al
 
 from __future__ import annotations
 
-import posix
 import sys
-from _thread import allocate_lock, get_ident, start_new_thread
+from _thread import get_ident
 from os import strerror
-from posix import close, dup, fstat, getpgid, pipe, pread, read, waitid, write
+from posix import close, dup, pipe, read, write
 
 from .channel import text_of
+from .children import Children
 from .effects import Effects
 from .relay import Relay, placed_high
 from .seal import Namespace, sealed
 from .stand_in import StandIn
+from .streams import apply, piped, target_after, with_ends
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_KIND, _FIFO, _SOCKET, _REGULAR = 0o170000, 0o010000, 0o140000, 0o100000
 # Arguments of fork_exec by their place; see Modules/_posixsubprocess.c.
 _ARGV, _CANDIDATES, _CLOSE_FDS, _KEPT, _DIRECTORY, _ENVIRONMENT, _GIVEN, _GIVER = range(8)
 _OUT, _ERR, _ERRORS_READ, _ERRORS_WRITE = 9, 11, 12, 13
 _BEFORE = 20 if sys.version_info < (3, 11) else 21
 _ENOENT = 2
 _MAX_ERROR_BYTES = 50_000
-_READ_BYTES = 1 << 20
-# From CPython 3.13 on.
-_CLOSE_FROM = getattr(posix, "POSIX_SPAWN_CLOSEFROM", None)
 _OUTPUTS = ((1, _OUT), (2, _ERR))
 _NAMES = ("stdout", "stderr")
 _TRACKER = "multiprocessing.resource_tracker"
-# Interpreters that go on with this program's own work, and answer it by pipes of their own.
-_ANEW = ("--multiprocessing-fork", "multiprocessing.forkserver", "multiprocessing.spawn")
 
 
 @sealed
@@ -48,21 +43,16 @@ class Spawning:
         self, effects: Effects, processes: Any, services: Any, files: Any, observations: Any, large: Any, sha256: Any
     ) -> None:
         self._effects = effects
-        self._observations = observations
         self._processes = processes
         self._services = services
         self._files = files
         self._large = large
         self._sha256 = sha256
-        self._children: dict[int, Any] = {}
-        # Those that have ended, and whose output has not.
-        self._open: list[Any] = []
-        # Children that had ended before this process knew that they had begun, while it starts one.
-        self._early: dict[int, Any] = {}
-        self._starting = 0
+        self._children = Children(effects, observations, large)
+        # In the child after a fork: what the parent started is not its own.
+        self.forked = self._children.forked
         # Threads that call posix_spawn for the guard itself.
         self._own: dict[int, bool] = {}
-        self._lock = allocate_lock()
 
     def answers(self) -> Any:
         """The services by their names."""
@@ -72,14 +62,14 @@ class Spawning:
             "posix_spawnp": lambda *arguments: self.posix_spawn("posix_spawnp", *arguments),
             "system": self.system,
             "spawn": self.spawn,
-            "reaped": self.reaped,
-            "spawns end": self.ends,
+            "reaped": self._children.reaped,
+            "spawns end": self._children.ends,
         }
 
     def handlers(self, others: Any) -> Any:
         """Handlers of events, each before or in place of the one among `others`."""
         found = {"os.posix_spawn": self._unless_own(others["os.posix_spawn"])}
-        for event, told in (("os.kill", self._signalled), ("os.killpg", self._group_signalled)):
+        for event, told in (("os.kill", self._children.signalled), ("os.killpg", self._children.group_signalled)):
             found[event] = _both(others.get(event), told)
         return found
 
@@ -105,16 +95,12 @@ class Spawning:
         if text is None:
             raise TypeError("a program is started by a path that is text")
         candidates = self._processes.found(text, environment) if searched else [text]
-        given = environment
-        if given is not None:
-            given = [_encoded(f"{key}=") + _encoded(value) for key, value in dict(given).items()]
-        return self._started(list(argv), candidates, given)
+        return self._started(argv, candidates, environment)
 
-    def posix_spawn(self, name: str, path: Any, argv: Any, environment: Any, named: Any = None) -> Any:
+    def posix_spawn(self, name: str, path: Any, argv: Any, environment: Any, named: Any) -> Any:
         """`os.posix_spawn` and `os.posix_spawnp`."""
-        named = named or {}
         text = self._files.text(path)
-        actions = [tuple(action) for action in named.get("file_actions") or ()]
+        actions = named.get("file_actions", ())
         if text is None or self._effects.lanes.is_inside():
             return self._really(name, (path, argv, environment), named)
         candidates = self._processes.found(text, environment) if name == "posix_spawnp" else [text]
@@ -132,80 +118,28 @@ class Spawning:
             told = placed_high(told)
             try:
                 # Nothing is executed, so nothing but the words matters.
-                plan = _arguments(list(argv), candidates, None, made, told)
-                return self._forked(plan, self._player(given, lambda: _apply(actions)), None, b"")
+                plan = _arguments(argv, candidates, None, made, told)
+                return self._forked(plan, self._player(given, lambda: apply(actions)), None, b"")
             finally:
                 close(made)
                 close(told)
-        child = self._new_child(given, started)
-        self._starting += 1
-        outputs, ends = self._pipes({stream: _target_after(actions, stream) for stream in (1, 2)}, child)
+        child = self._children.new(given, started)
+        outputs, ends = piped({stream: target_after(actions, stream) for stream in (1, 2)}, child.files)
         try:
-            more = [(posix.POSIX_SPAWN_DUP2, end, stream) for stream, end in ends.items()]
             child.relay = Relay(outputs, None, self._large.collector, self._sha256)
-            rest = next((at for at, action in enumerate(actions) if action[0] == _CLOSE_FROM), len(actions))
-            actions[rest:rest] = more
-            pid = self._really(name, (path, argv, environment), {**named, "file_actions": actions})
+            named = {**named, "file_actions": with_ends(actions, ends)}
+            pid = self._really(name, (path, argv, environment), named)
         except OSError as error:
             child.failed = f"OSError:{error.errno or 0:x}:"
-            self._drop(child)
+            self._children.drop(child)
             child.code = 255
-            self._tell(child)
+            self._children.tell(child)
             raise
         finally:
             for end in set(ends.values()):
                 close(end)
-        self._begin(pid, child)
+        self._children.begin(pid, child)
         return pid
-
-    def reaped(self, pid: int, status: Any, code: Any = None) -> None:
-        """A child has ended: by the status of `wait`, or by its code. Its output is passed on before this returns."""
-        if status is not None:
-            if status & 0xFF == 0x7F or status == 0xFFFF:
-                return
-            code = -(status & 0x7F) if status & 0x7F else status >> 8
-        child = self._children.pop(pid, None)
-        if child is None:
-            if self._starting:
-                self._early[pid] = code
-            return
-        self._over(child, code)
-
-    def _over(self, child: Any, code: Any) -> None:
-        child.code = code
-        child.relay.settle()
-        child.relay.ended()
-        if child.relay.is_over():
-            self._tell(child)
-        else:
-            self._open.append(child)
-
-    def ends(self) -> None:
-        """This process ends: what is known of its children is told."""
-        for pid, child in list(self._children.items()):
-            try:
-                found = waitid(posix.P_PID, pid, posix.WEXITED | posix.WNOHANG | posix.WNOWAIT)
-            except OSError:
-                found = None
-            if found is not None and found.si_pid == pid:
-                child.code = found.si_status if found.si_code == posix.CLD_EXITED else -found.si_status
-        for child in [*self._children.values(), *self._open]:
-            child.relay.settle()
-            self._tell(child)
-        self._children.clear()
-        self._open.clear()
-
-    def forked(self) -> None:
-        """In the child after a fork: what the parent started is not its own."""
-        for child in [*self._children.values(), *self._open]:
-            child.relay.drop()
-            for _, copy, _ in child.files:
-                close(copy)
-        self._children.clear()
-        self._open.clear()
-        self._early.clear()
-        self._starting = 0
-        self._lock = allocate_lock()
 
     def _started(self, argv: Any, candidates: Any, environment: Any) -> Any:
         """Start a program that has this process's own descriptors: its process id, and what is told when it could not
@@ -232,7 +166,7 @@ class Spawning:
             return self._services.real("fork_exec")(*arguments), b"?"
         given = self._asked(started)
         if not replay:
-            return self._recorded(arguments, self._new_child(given, started))
+            return self._recorded(arguments, self._children.new(given, started))
         failed = str(given.get("failed") or "").encode("ascii", "replace")
         return self._forked(arguments, self._player(given), arguments[_BEFORE], failed), failed
 
@@ -243,24 +177,11 @@ class Spawning:
         given = answer.get("result")
         return given if type(given) is dict else {}
 
-    def _new_child(self, given: Any, started: Any) -> Any:
-        lanes = self._effects.lanes
-        lane = lanes.here()
-        child = Namespace()
-        child.number = given.get("spawn")
-        child.lane = f"{lane.name[:54]}|{lanes.number(lane, '|')}"
-        child.code, child.signalled, child.failed, child.told, child.relay = None, False, "", False, None
-        child.files = []
-        # What it gives goes through pipes that nobody else has.
-        child.is_anew = any(word in " ".join(started["argv"]) for word in _ANEW)
-        return child
-
     def _recorded(self, arguments: Any, child: Any) -> Any:
         """Start a program with relays on its streams."""
-        self._starting += 1
         args = list(arguments)
         targets = {stream: args[at] if args[at] >= 0 else stream for stream, at in _OUTPUTS}
-        outputs, ends = self._pipes(targets, child)
+        outputs, ends = piped(targets, child.files)
         for stream, at in _OUTPUTS:
             if stream in ends:
                 args[at] = ends[stream]
@@ -283,7 +204,7 @@ class Spawning:
             teller = -1
             failed = read(told, _MAX_ERROR_BYTES)
         except BaseException:
-            self._drop(child)
+            self._children.drop(child)
             raise
         finally:
             for descriptor in (*mine, told, teller):
@@ -292,121 +213,8 @@ class Spawning:
         if failed:
             child.failed = failed.decode("ascii", "replace")
             write(arguments[_ERRORS_WRITE], failed)
-        self._begin(pid, child)
+        self._children.begin(pid, child)
         return pid, failed
-
-    def _pipes(self, targets: Any, child: Any) -> Any:
-        """For each stream that goes to a pipe or a socket, a pipe in its place: what a relay needs, and the ends for
-        the child by stream. Streams that go to the same place go through the same pipe. Of one that goes to a file is
-        remembered where it begins."""
-        outputs: list[Any] = []
-        ends: dict[int, int] = {}
-        known: dict[Any, int] = {}
-        for stream, target in targets.items():
-            try:
-                found = fstat(target)
-            except (OSError, TypeError):
-                continue
-            kind, place = found.st_mode & _KIND, (found.st_dev, found.st_ino)
-            if place in known:
-                if kind != _REGULAR:
-                    ends[stream] = known[place]
-                continue
-            if kind == _REGULAR:
-                known[place] = target
-                copy = placed_high(dup(target))
-                child.files.append((stream, copy, _position(copy)))
-                continue
-            if kind not in (_FIFO, _SOCKET):
-                continue
-            source, end = pipe()
-            known[place] = ends[stream] = placed_high(end)
-            outputs.append((placed_high(source), placed_high(dup(target)), stream))
-        return outputs, ends
-
-    def _begin(self, pid: int, child: Any) -> None:
-        """A child runs: pass on what it writes until there is no more."""
-        self._children[pid] = child
-        self._starting -= 1
-        code = self._early.pop(pid, None)
-        if not self._starting:
-            self._early.clear()
-        if code is not None:
-            self._over(self._children.pop(pid), code)
-        relay = child.relay
-        if relay.is_over() and not relay.is_fed:
-            return
-
-        def run() -> None:
-            relay.run()
-            if child.code is not None:
-                self._tell(child)
-
-        start_new_thread(run, ())
-
-    def _drop(self, child: Any) -> None:
-        self._starting -= 1
-        if child.relay is not None:
-            child.relay.drop()
-
-    def _tell(self, child: Any) -> None:
-        """Hand over what a child gave, once."""
-        with self._lock:
-            if child.told or child.number is None:
-                return
-            child.told = True
-        if child.is_anew:
-            # Without a result the replay says that it cannot be answered.
-            return
-        relay = child.relay
-        args: dict[str, Any] = {"spawn": child.number, "code": child.code}
-        with relay.lock:
-            for stream, kept in relay.kept.items():
-                args[_NAMES[stream - 1]] = kept.value()
-            written = self._written(child)
-            args.update(written)
-            if not written and (len(relay.kept) > 1 or relay.is_fed):
-                args["chunks"] = [list(chunk) for chunk in relay.chunks]
-            if child.signalled:
-                args["signalled"] = True
-            if child.failed:
-                args["failed"] = child.failed
-            if not relay.is_over():
-                args["open"] = True
-            if relay.is_fed:
-                args["fed"] = relay.has_all_input
-            given = relay.given() if relay.has_all_input else None
-        lane = text_of(child.lane)
-        frame = '{{"id":0,"kind":"observe","op":"{}","args":{},"lane":{}}}'
-        send = self._effects.channel.send
-        if given is not None:
-            send(frame.format("proc.stdin", text_of(given), lane).encode("ascii"))
-        send(frame.format("proc.result", text_of(args), lane).encode("ascii"))
-
-    def _written(self, child: Any) -> Any:
-        """What a child wrote to files that were open when it began."""
-        found = {}
-        for stream, copy, start in child.files:
-            try:
-                source = self._observations.open_again(copy)
-                try:
-                    kept = self._large.collector()
-                    at, end = start, _position(copy)
-                    while at < end:
-                        data = pread(source, min(_READ_BYTES, end - at), at)
-                        if not data:
-                            break
-                        kept.add(data)
-                        at += len(data)
-                    found[_NAMES[stream - 1]] = kept.value()
-                finally:
-                    close(source)
-            except OSError:
-                continue
-            finally:
-                close(copy)
-        child.files.clear()
-        return found
 
     def _player(self, given: Any, prepare: Any = None) -> Any:
         """What stands in for a recorded child."""
@@ -422,9 +230,7 @@ class Spawning:
         for stream, size, after in given.get("chunks") or [[stream, len(data[stream]), 0] for stream in data]:
             chunks.append((stream, data[stream][at[stream] : at[stream] + size], after))
             at[stream] += size
-        lanes = effects.lanes
-        here = lanes.here()
-        lane = f"{here.name[:54]}|{lanes.number(here, '|')}"
+        lane = self._children.lane()
 
         def asked(args: Any) -> None:
             effects.ask("observe", "proc.stdin", text_of(args), lane)
@@ -478,34 +284,6 @@ class Spawning:
 
         return handler
 
-    def _signalled(self, pid: Any, number: Any) -> None:
-        child = self._children.get(pid)
-        if child is not None and number:
-            child.signalled = True
-
-    def _group_signalled(self, group: Any, number: Any) -> None:
-        for pid, child in list(self._children.items()):
-            try:
-                child.signalled = child.signalled or bool(number and getpgid(pid) == group)
-            except OSError:
-                continue
-
-
-def _position(descriptor: int) -> int:
-    """Where what is written to a file goes next."""
-    appends = 0
-    try:
-        file = posix.open(f"/proc/self/fdinfo/{descriptor}", posix.O_RDONLY)
-        try:
-            for line in read(file, 4096).splitlines():
-                if line.startswith(b"flags:"):
-                    appends = int(line.split()[1], 8) & posix.O_APPEND
-        finally:
-            close(file)
-    except OSError:
-        appends = 0
-    return fstat(descriptor).st_size if appends else posix.lseek(descriptor, 0, 1)
-
 
 def _both(other: Any, told: Any) -> Any:
     def handler(*arguments: Any) -> Any:
@@ -536,27 +314,3 @@ def _encoded(word: Any) -> bytes:
 
 def _named_error(number: int, name: str) -> OSError:
     return OSError(number, strerror(number), name)
-
-
-def _target_after(actions: Any, stream: int) -> Any:
-    """Which descriptor of this process a stream of the child is, after the actions; None when it is none."""
-    places: dict[int, Any] = {}
-    for action in actions:
-        if action[0] == posix.POSIX_SPAWN_DUP2:
-            places[action[2]] = places.get(action[1], action[1])
-        elif action[0] != _CLOSE_FROM:
-            places[action[1]] = None
-    return places.get(stream, stream)
-
-
-def _apply(actions: Any) -> None:
-    for action in actions:
-        if action[0] == posix.POSIX_SPAWN_DUP2:
-            posix.dup2(action[1], action[2])
-        elif action[0] == posix.POSIX_SPAWN_CLOSE:
-            close(action[1])
-        elif action[0] == posix.POSIX_SPAWN_OPEN:
-            descriptor = posix.open(*action[2:])
-            if descriptor != action[1]:
-                posix.dup2(descriptor, action[1])
-                close(descriptor)
