@@ -143,6 +143,7 @@ class Runner:
             inside = await backend.interpreters() if backend.isolated else None
             if inside is not None:
                 self._inside[backend.name] = inside
+                await asyncio.to_thread(self._policy_ceiling.open, inside.values())
             self._enforcement[backend.name] = await selfcheck.probe(backend, self._python(), self._probe_directory)
             self._backends[backend.name] = backend
         await self._open_pool()
@@ -366,7 +367,8 @@ class Runner:
 
     def _policy(self, request: RunRequest, found: Found, limits: Limits, backend: Backend) -> RunPolicy | None:
         ceiling = self._policy_ceiling.of(found)
-        language = by_language(request.language).name
+        # Without a guard no language has one.
+        language = by_language(request.language).name if backend.guards else ""
         policy = decide_policy(
             request.policy, ceiling, language, found, limits, request.env, self._readings, request.owner
         )

@@ -75,7 +75,7 @@ class Decided:
     def guarded(self) -> bool:
         """Whether the interpreter loads a guard: under a policy, where there is one for it. Without a policy nothing
         is put into a program; a trace then says what the kernel shows."""
-        return self.policy is not None and self.interpreter.name in GUARDED
+        return self.policy is not None and self.interpreter.name in GUARDED and self.backend.guards
 
 
 def base_environment(found: Found, scratch: str = "/tmp") -> dict[str, str]:  # noqa: S108
@@ -201,7 +201,7 @@ class Walk:
             # Not in a thread: a cancelled wait would lose the path, and nobody would remove the directory.
             self._directory = self._directories.make()
         if policy is not None:
-            confinement = policy.confinement
+            confinement = replace(policy.confinement, image=decided.found.image)
         else:
             confinement = Confinement(decided.limits, decided.found.directories, image=decided.found.image)
         watch = await self._watch() if decided.traced else None
@@ -258,14 +258,16 @@ class Walk:
     async def _watch(self) -> Watch:
         guard = None
         if self._decided.guarded:
-            python = self._decided.found.path if self._decided.interpreter.name == "python" else None
+            found = self._decided.found
+            # What is compiled for a Python of this host is not for an image's.
+            python = found.path if self._decided.interpreter.name == "python" and not found.image else None
             directory = self._guards.known(python) or await self._in_thread(self._guards.directory, python)
             guard = GuardView(str(directory), GUARD_DIR, CHANNEL)
         return Watch(self._command(), self._seen, guard)
 
     def _command(self) -> tuple[str, tuple[str, ...]]:
         program, *words = self._argv(WORKSPACE)
-        return os.path.realpath(program), tuple(words)
+        return program if self._decided.found.image else os.path.realpath(program), tuple(words)
 
     async def _open_way_out(self) -> WayOut | None:
         rules = self._decided.network.rules

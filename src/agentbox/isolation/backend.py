@@ -357,6 +357,10 @@ class Backend(Protocol):
     judges: bool
 
     @property
+    def guards(self) -> bool:
+        """Whether a guard in an interpreter can speak to its owner from inside of a box."""
+
+    @property
     def own_kernel(self) -> bool:
         """Whether its programs speak to a kernel that is not the host's."""
 

@@ -30,6 +30,7 @@ class JailBackend:
     isolated = True
     needs_directory = False
     judges = True
+    guards = True
     own_kernel = False
 
     def __init__(self, facilities: Facilities) -> None:

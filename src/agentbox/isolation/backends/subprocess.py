@@ -21,6 +21,7 @@ class SubprocessBackend:
     isolated = False
     needs_directory = True
     judges = False
+    guards = True
     own_kernel = False
 
     def __init__(self, facilities: Facilities, name: str = "subprocess") -> None:

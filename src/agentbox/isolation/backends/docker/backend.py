@@ -8,12 +8,12 @@ import os
 import secrets
 from datetime import UTC, datetime
 
-from agentbox.errors import AgentboxError, BackendUnavailableError, InternalError
+from agentbox.errors import AgentboxError, BackendUnavailableError, ConfinementError, InternalError
 from agentbox.isolation.backend import LiveBox, cgroup_limits
 from agentbox.isolation.backends.docker import holding, images, sweeping
 from agentbox.isolation.backends.docker.box import DockerBox, Shown
 from agentbox.isolation.backends.docker.daemon import Daemon
-from agentbox.isolation.backends.docker.ground import FILTER, INIT, STATUS, Ground, can_bound
+from agentbox.isolation.backends.docker.ground import ALONE, FILTER, INIT, STAT, STATUS, Ground, Loaded, can_bound
 from agentbox.isolation.backends.docker.live import GvisorContainer
 from agentbox.isolation.backends.docker.spec import LABEL_KIND, LABEL_OWNER, LABEL_STARTED, Container
 from agentbox.isolation.plan import WORKSPACE
@@ -49,13 +49,18 @@ class DockerBackend:
     name = "docker"
     isolated = True
     needs_directory = True
-    judges = False
+    judges = True
 
     def __init__(self, facilities: Facilities) -> None:
         self._facilities = facilities
         self._daemon = Daemon(facilities.docker)
         self._interpreters: Mapping[str, Found] | None = None
         self._swept = False
+
+    @property
+    def guards(self) -> bool:
+        """Whether programs can reach a socket of the host that is shown to them."""
+        return self._daemon.shows_sockets
 
     @property
     def own_kernel(self) -> bool:
@@ -81,8 +86,17 @@ class DockerBackend:
 
     def refuses(self, confinement: Confinement) -> str:
         """See Backend."""
-        del confinement
-        return "nothing in a container decides on which programs are started there"
+        for rules in confinement.programs:
+            for rule in rules:
+                if not rule.deny:
+                    return (
+                        f"`{rule.rule}` cannot be held by backend docker: a program in a container can be kept from "
+                        "starting others, and not from starting some"
+                    )
+        for denial in confinement.file_denials:
+            if denial.present and not f"{denial.path}/".startswith(f"{WORKSPACE}/"):
+                return f"`{denial.rule}` cannot be held by backend docker: it names a place of the image"
+        return ""
 
     async def interpreters(self) -> Mapping[str, Found]:
         """The programs of the images, by language, looked for once. Raises IsolationError."""
@@ -99,7 +113,7 @@ class DockerBackend:
         program: Program | None = None,
     ) -> LiveBox:
         """See Backend."""
-        del program, watch
+        del program
         if directory is None:
             raise InternalError("backend docker was given no directory")
         if network is not None and not network.holder:
@@ -117,7 +131,7 @@ class DockerBackend:
                 uid,
                 gid,
                 daemon=self._daemon.process(),
-                gvisor=self.own_kernel,
+                loaded=await self._loaded(confinement, image, watch),
             )
             cgroup = await self._group(confinement.limits)
             box = DockerBox(
@@ -127,7 +141,14 @@ class DockerBackend:
                 ground,
             )
             box.unix_listeners = self._listeners(network, ground)
-            await box.create(self._container(image, confinement.limits, ground, cgroup, (uid, gid), network))
+            container = self._container(image, confinement.limits, cgroup, (uid, gid), network)
+            if watch is not None and watch.guard is not None:
+                ground.show(watch.guard.directory, watch.guard.shown_at)
+                box.channel = ground.listen(watch.guard.channel)
+            if confinement.policy_sha256 is None:
+                await box.create(replace(container, binds=ground.binds()))
+            else:
+                box.stage(container)
         except BaseException:
             if box is not None:
                 await box.destroy()
@@ -144,6 +165,21 @@ class DockerBackend:
 
         kind = GvisorContainer if self.own_kernel else LiveBox
         return kind(box, confinement, cgroup, on_gone)
+
+    async def _loaded(self, confinement: Confinement, image: str, watch: Watch | None) -> tuple[Loaded, ...]:
+        """What every program of the box loads first. Raises ConfinementError where that is not sure to hold."""
+        needed = (STAT,) if self.own_kernel else ()
+        if confinement.policy_sha256 is None:
+            return needed
+        program = watch.command[0] if watch is not None else ""
+        if not await images.loads_libraries(self._daemon, image, program):
+            raise ConfinementError(
+                f"nothing keeps {program} of image {image} from starting programs: it is linked statically",
+                hint="use an image whose interpreter is linked dynamically, or backend jail",
+                step="exec rules",
+                errno=0,
+            )
+        return (*needed, ALONE)
 
     async def _group(self, limits: Limits) -> Cgroup | None:
         """A control group of ours that the container's is made in, where the engine can."""
@@ -169,7 +205,6 @@ class DockerBackend:
         self,
         image: str,
         limits: Limits,
-        ground: Ground,
         cgroup: Cgroup | None,
         ids: tuple[int, int],
         network: Network | None,
@@ -186,7 +221,6 @@ class DockerBackend:
             },
             runtime=self._daemon.options.runtime if network is None else self._daemon.attached_runtime(),
             network=network.holder if network is not None else "",
-            binds=ground.binds(),
             # Counted for the box alone: its uid is nobody else's. The init is one too.
             processes=limits.pids + 1 if os.geteuid() == 0 or self.own_kernel else None,
         )

@@ -15,7 +15,7 @@ from agentbox.isolation.backends.docker.ground import Ground
 from agentbox.isolation.backends.docker.spec import Container, request_of
 from agentbox.isolation.backends.docker.streams import STDERR, STDOUT, pump_input, pump_output
 from agentbox.isolation.boxes import CommandExit
-from agentbox.records import dataclass
+from agentbox.records import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class DockerBox:
         self._over: asyncio.Task[CommandExit] | None = None
         self._killing: asyncio.Task[None] | None = None
         self._gone = False
+        self._staged: Container | None = None
 
     async def create(self, container: Container) -> None:
         """Make and start the container. Raises IsolationError; `destroy` then removes what there is of it."""
@@ -64,6 +65,10 @@ class DockerBox:
         await engine.call("POST", "/containers/create", {"name": self._name}, request_of(container))
         self._streams = await engine.in_thread(lambda: engine.attach(self._name))
         await engine.call("POST", f"{path}/start")
+
+    def stage(self, container: Container) -> None:
+        """Wait for `show` with the making."""
+        self._staged = container
 
     async def inspect(self) -> dict[str, Any]:
         """What the engine knows of the container. Raises IsolationError."""
@@ -127,8 +132,11 @@ class DockerBox:
 
     async def show(self, view: WorkspaceView) -> None:
         """See AnyBox."""
-        del view
-        raise InternalError("a container shows its workspace whole")
+        if self._staged is None:
+            raise InternalError("a container that runs shows its workspace whole")
+        binds = await asyncio.to_thread(self._ground.binds, view)
+        staged, self._staged = self._staged, None
+        await self.create(replace(staged, binds=binds))
 
     async def decide_on_changes(self, *, allowed: bool) -> None:
         """See AnyBox."""
@@ -167,7 +175,7 @@ class DockerBox:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for listener in self.unix_listeners.values():
+        for listener in (*self.unix_listeners.values(), *([self.channel] if self.channel is not None else [])):
             listener.close()
         if self.workspace_fd >= 0:
             os.close(self.workspace_fd)
@@ -178,8 +186,10 @@ class DockerBox:
         with contextlib.suppress(EngineError):
             # 409: it does not run any more.
             await self._engine.call("POST", f"/containers/{self._name}/kill", {"signal": "KILL"})
-        while (await self.inspect())["State"]["Running"]:  # noqa: ASYNC110 - the engine tells nobody
-            await asyncio.sleep(0.005)
+        # 404: it was not made, or somebody else removed it.
+        with contextlib.suppress(EngineError):
+            while (await self.inspect())["State"]["Running"]:  # noqa: ASYNC110 - the engine tells nobody
+                await asyncio.sleep(0.005)
 
     async def _ending(self) -> CommandExit:
         """How the program ended, when the streams did."""

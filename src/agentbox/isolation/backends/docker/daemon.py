@@ -8,7 +8,7 @@ import sys
 
 from agentbox.errors import AgentboxError, BackendUnavailableError
 from agentbox.isolation.backends.docker.engine import Engine, EngineError
-from agentbox.isolation.backends.docker.ground import NATIVE_INIT
+from agentbox.isolation.backends.docker.ground import ALONE, NATIVE_INIT, STAT
 from agentbox.isolation.requirement import Requirement
 
 TYPE_CHECKING = False
@@ -53,6 +53,12 @@ class Daemon:
         if self._info is None:
             self._info = self.engine.ask("GET", "/info", timeout=_LOOK_SECONDS)
         return self._info
+
+    @property
+    def shows_sockets(self) -> bool:
+        """Whether programs can connect to a UNIX socket of the host that a container shows: gVisor must be told."""
+        arguments = self._runtimes().get(self.options.runtime, {}).get("runtimeArgs") or ()
+        return not self.runs_gvisor or any(str(word).partition("=")[0].endswith("host-uds") for word in arguments)
 
     def plain_runtime(self) -> str:
         """A runtime whose containers have the host's kernel, where the engine has one."""
@@ -152,12 +158,12 @@ class Daemon:
 
 
 def _compiled() -> Requirement:
-    there = os.access(NATIVE_INIT, os.X_OK)
+    missing = [path for path in (NATIVE_INIT, STAT.file, ALONE.file) if not os.path.isfile(path)]
     return Requirement(
         "the compiled part of agentbox",
-        there,
-        NATIVE_INIT if there else f"{NATIVE_INIT} is missing",
-        "" if there else "install a C compiler and then agentbox again (`pip install .`)",
+        not missing,
+        f"{missing[0]} is missing" if missing else NATIVE_INIT,
+        "" if not missing else "install a C compiler and then agentbox again (`pip install .`)",
     )
 
 

@@ -10,7 +10,7 @@ import socket
 import tempfile
 
 from agentbox.errors import ConfinementError
-from agentbox.isolation.backends.docker.ground import FILTER, INIT, NATIVE_INIT, PRELOADED, listen_in, preload
+from agentbox.isolation.backends.docker.ground import FILTER, INIT, NATIVE_INIT, STAT, binds_of, listen_in, loading
 from agentbox.isolation.durable import HOME, WORKSPACE, agent_files
 from agentbox.linux import mounts, namespaces, seccomp
 
@@ -26,11 +26,11 @@ class DurableGround:
         self.directory = tempfile.mkdtemp(prefix=PREFIX, dir=base)
         self._shown = workspace
         self._sockets: list[tuple[str, str, bool]] = []
-        self._gvisor = gvisor
+        self._loaded = (STAT,) if gvisor else ()
         self._daemon = daemon
         try:
             self.write("filter", seccomp.build())
-            self.write("preload", f"{PRELOADED}\n".encode())
+            self.write("preload", loading(self._loaded))
             self.write("passwd", b"")
             self.write("group", b"")
             if os.geteuid() == 0 and daemon is not None:
@@ -56,7 +56,7 @@ class DurableGround:
             (self._shown, HOME, True),
             (f"{here}/filter", FILTER, False),
             (NATIVE_INIT, INIT, False),
-            *(preload(here) if self._gvisor else ()),
+            *binds_of(self._loaded, here),
             *((source, target, False) for source, target in agent_files()),
             *self._sockets,
         )

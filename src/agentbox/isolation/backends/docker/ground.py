@@ -9,11 +9,16 @@ import os
 import socket
 
 from agentbox.errors import ConfinementError
+from agentbox.isolation.backends.docker.showing import Showing
 from agentbox.isolation.plan import disk_of
 from agentbox.linux import mounts, namespaces, seccomp
+from agentbox.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbox.isolation.plan import WorkspaceView
     from agentbox.models import Limits
 
 # How these file systems are told from others.
@@ -22,23 +27,37 @@ INSIDE = "/.agentbox"
 INIT = f"{INSIDE}/init"
 FILTER = f"{INSIDE}/filter"
 STATUS = f"{INSIDE}/status"
-PRELOADED = f"{INSIDE}/stat.so"
 _NATIVE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "native")
 NATIVE_INIT = os.path.join(_NATIVE, "agentbox-box-init")
-# Without it `ls` and `stat` of newer coreutils fail on every path in gVisor.
-NATIVE_STAT = os.path.join(_NATIVE, "gvisor-stat.so")
 _REPORT_BYTES = 256
 _BACKLOG = 128
 # The filter and the report, beside what disk_of leaves for a root.
 _PLACES = (("work", 0o755), ("tmp", 0o1777), ("shm", 0o1777))
 
 
-def preload(directory: str) -> tuple[tuple[str, str, bool], ...]:
-    """(source, target, writable) of what programs in a gVisor box load; `directory` has a file `preload` that says
-    so."""
-    if not os.path.isfile(NATIVE_STAT):
-        return ()
-    return ((NATIVE_STAT, PRELOADED, False), (f"{directory}/preload", "/etc/ld.so.preload", False))
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A library that every program of a box loads before anything of its own: its file here, its path there."""
+
+    file: str
+    path: str
+
+
+# Without it `ls` and `stat` of newer coreutils fail on every path in gVisor.
+STAT = Loaded(os.path.join(_NATIVE, "gvisor-stat.so"), f"{INSIDE}/stat.so")
+# Keeps a program from starting others.
+ALONE = Loaded(os.path.join(_NATIVE, "alone.so"), f"{INSIDE}/alone.so")
+
+
+def loading(loaded: Sequence[Loaded]) -> bytes:
+    """The loader's list of them."""
+    return "".join(f"{library.path}\n" for library in loaded).encode()
+
+
+def binds_of(loaded: Sequence[Loaded], directory: str) -> tuple[tuple[str, str, bool], ...]:
+    """(source, target, writable) of them and of the list, which is the file `preload` of the directory."""
+    libraries = tuple((library.file, library.path, False) for library in loaded)
+    return (*libraries, (f"{directory}/preload", "/etc/ld.so.preload", False)) if loaded else ()
 
 
 def can_bound() -> bool:
@@ -68,12 +87,21 @@ class Ground:
     """Made in an empty directory of the host. As root it is a tmpfs of `disk_mb`, without setuid and devices, put there
     where the process `daemon` sees it; for others a plain directory, which nothing bounds."""
 
-    def __init__(self, directory: str, limits: Limits, uid: int, gid: int, *, daemon: int | None, gvisor: bool) -> None:
+    def __init__(
+        self,
+        directory: str,
+        limits: Limits,
+        uid: int,
+        gid: int,
+        *,
+        daemon: int | None,
+        loaded: Sequence[Loaded] = (),
+    ) -> None:
         self._directory = directory
         self._daemon = daemon
-        self._gvisor = gvisor
+        self._loaded = tuple(loaded)
+        self._also: list[tuple[str, str, bool]] = []
         self._mounted = False
-        self._sockets: list[tuple[str, str, bool]] = []
         self._fd = -1
         try:
             if can_bound() and daemon is not None:
@@ -89,7 +117,7 @@ class Ground:
             for name, mode in _PLACES:
                 self._make(name, mode, uid, gid)
             self._write("filter", seccomp.build(), 0o444)
-            self._write("preload", f"{PRELOADED}\n".encode(), 0o444)
+            self._write("preload", loading(loaded), 0o444)
             self._write("status", b"", 0o600, uid, gid)
         except OSError as error:
             self.clear()
@@ -100,25 +128,43 @@ class Ground:
                 errno=error.errno or 0,
             ) from error
 
-    def binds(self) -> tuple[tuple[str, str, bool], ...]:
-        """(source, target, writable) of everything that the container shows of the host."""
+    def binds(self, view: WorkspaceView | None = None) -> tuple[tuple[str, str, bool], ...]:
+        """(source, target, writable) of everything that the container shows of the host; of the workspace only what
+        `view` says, if there is one. Raises ConfinementError."""
         here = self._directory
+        try:
+            workspace = Showing(self._fd, here).binds(view) if view is not None else ((f"{here}/work", "/work", True),)
+            if view is not None:
+                for index, (path, text) in enumerate(view.files):
+                    self._write(f"file-{index}", text.encode("utf-8", "surrogateescape"), 0o444)
+                    self._also.append((f"{here}/file-{index}", path, False))
+        except OSError as error:
+            raise ConfinementError(
+                f"what the policy leaves of the workspace cannot be shown: {error.strerror}",
+                hint="raise limits.disk_mb, or let rules name directories",
+                step="show workspace",
+                errno=error.errno or 0,
+            ) from error
         return (
-            (f"{here}/work", "/work", True),
+            *workspace,
             (f"{here}/tmp", "/tmp", True),  # noqa: S108 - the box's own
             (f"{here}/shm", "/dev/shm", True),  # noqa: S108 - the box's own
             (f"{here}/filter", FILTER, False),
             (f"{here}/status", STATUS, True),
             (NATIVE_INIT, INIT, False),
-            *(preload(here) if self._gvisor else ()),
-            *self._sockets,
+            *binds_of(self._loaded, here),
+            *self._also,
         )
+
+    def show(self, source: str, path: str) -> None:
+        """Let the container show a directory of the host, read-only."""
+        self._also.append((source, path, False))
 
     def listen(self, path: str) -> socket.socket:
         """A listener that the container shows at a path. Raises ConfinementError."""
-        name = f"socket-{len(self._sockets)}"
+        name = f"socket-{len(self._also)}"
         sock = listen_in(self._fd, name, path)
-        self._sockets.append((f"{self._directory}/{name}", path, True))
+        self._also.append((f"{self._directory}/{name}", path, True))
         return sock
 
     def open_workspace(self) -> int:

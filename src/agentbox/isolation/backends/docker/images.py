@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import posixpath
 import secrets
+import struct
+import tarfile
 from collections.abc import Mapping
 
 from agentbox.errors import AgentboxError
 from agentbox.isolation.backends.docker.daemon import Daemon
+from agentbox.isolation.backends.docker.engine import EngineError
 from agentbox.isolation.backends.docker.spec import LABEL_KIND, LABEL_OWNER, Container, request_of
 from agentbox.isolation.interpreters import Found
 from agentbox.linux.cgroup_owners import owner_name
@@ -78,6 +83,62 @@ def programs_of(daemon: Daemon, image: str) -> dict[str, str]:
         if path is not None:
             found[language] = path
     return found
+
+
+async def loads_libraries(daemon: Daemon, image: str, program: str) -> bool:
+    """Whether the program at a path of an image, or the interpreter of the script there, is started by the dynamic
+    loader. Raises IsolationError."""
+    key = (daemon.options.host, image, program)
+    if key not in _LOADS:
+        _LOADS[key] = await daemon.engine.in_thread(lambda: _loads(daemon, image, program))
+    return _LOADS[key]
+
+
+_LOADS: dict[tuple[str, str, str], bool] = {}
+_LINKS = 8
+_INTERPRETED = 3
+_HEAD_BYTES = 1 << 16
+
+
+def _loads(daemon: Daemon, image: str, program: str) -> bool:
+    engine, name = daemon.engine, f"agentbox-look-{secrets.token_hex(8)}"
+    labels = {LABEL_OWNER: owner_name(), LABEL_KIND: "look"}
+    container = Container(image, ("/bin/true",), "65534:65534", "/", labels, daemon.plain_runtime())
+    try:
+        engine.ask("POST", "/containers/create", {"name": name}, request_of(container))
+        path = program
+        for _ in range(_LINKS):
+            content = engine.read("GET", f"/containers/{name}/archive", {"path": path})
+            with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+                member = archive.next()
+                if member is None:
+                    return False
+                if member.issym():
+                    path = posixpath.normpath(posixpath.join(posixpath.dirname(path), member.linkname))
+                    continue
+                taken = archive.extractfile(member)
+                head = taken.read(_HEAD_BYTES) if taken is not None else b""
+            if head[:2] != b"#!":
+                return is_dynamic(head)
+            path = (head[2:].split(b"\n", 1)[0].split() or [b"/bin/sh"])[0].decode(errors="surrogateescape")
+        return False
+    except EngineError as error:
+        if error.status == 404:
+            return False
+        raise
+    finally:
+        with contextlib.suppress(AgentboxError):
+            engine.ask("DELETE", f"/containers/{name}", {"force": "1", "v": "1"})
+
+
+def is_dynamic(head: bytes) -> bool:
+    """Whether a program that begins so is started by the dynamic loader. Pure."""
+    if head[:4] != b"\x7fELF" or head[4:6] != b"\2\1":
+        return False
+    (table,) = struct.unpack_from("<Q", head, 32)
+    size, count = struct.unpack_from("<HH", head, 54)
+    places = (table + index * size for index in range(count))
+    return any(struct.unpack_from("<I", head, place)[0] == _INTERPRETED for place in places if place + 4 <= len(head))
 
 
 def _all_output(streams: object) -> bytes:

@@ -39,6 +39,7 @@ class GvisorBackend:
     isolated = True
     needs_directory = False
     judges = True
+    guards = True
     own_kernel = True
 
     def __init__(self, facilities: Facilities) -> None:
