@@ -100,12 +100,12 @@ function record(effects, child, spawn, through) {
   let last = said.mark;
   let error;
   let isWhole = child.stdio.length <= 3 || child.stdio.slice(3).every((one) => one === null || one === undefined);
-  const note = (event) => {
+  const note = (event, say) => {
     const { mark } = said;
     if (mark.some((count, at) => count !== last[at])) events.push(['after', ...mark]);
     last = mark;
     events.push(event);
-    turns.passes(number, false);
+    turns.end(number, say, false);
     isWhole &&= events.length <= MAX_EVENTS;
   };
   said.listen(child);
@@ -114,8 +114,8 @@ function record(effects, child, spawn, through) {
     if (!stream?.push) continue;
     const { push } = stream;
     const keep = (data) => {
-      note([at, data.length]);
       parts[at].push(data);
+      note([at, data.length], () => {});
     };
     Object.defineProperty(stream, 'push', { configurable: true, writable: true, value(data, ...rest) {
       if (data !== null && data !== undefined) keep(typeof data === 'string' ? Buffer.from(data, rest[0]) : Buffer.from(data));
@@ -129,13 +129,19 @@ function record(effects, child, spawn, through) {
     }
   }
   let done = false;
-  const finish = (closes) => {
-    const { pid, exitCode, signalCode } = child;
-    if (done) return;
+  // `say` tells the program that it is closed, if it is ever told.
+  const finish = (say) => {
+    if (done) {
+      say?.();
+      return;
+    }
     done = true;
-    if (closes) turns.passes(number, true);
+    if (isWhole) tell(say !== undefined);
+    if (say) turns.end(number, say);
     else turns.forget();
-    if (!isWhole) return;
+  };
+  const tell = (closes) => {
+    const { pid, exitCode, signalCode } = child;
     const args = { spawn, code: signalCode ? -signalNumber(signalCode) : exitCode ?? 0, pid: pid ?? 0, events };
     for (const [at, name] of [[1, 'stdout'], [2, 'stderr']]) {
       if (child.stdio[at] || typeof through[at] === 'number') args[name] = packed(effects.channel, Buffer.concat(parts[at]));
@@ -148,17 +154,18 @@ function record(effects, child, spawn, through) {
   const streams = [1, 2].map((at) => child.stdio[at] ?? held[at]).filter((stream) => stream?.push);
   const over = () => {
     if (!child.send || (child.exitCode === null && child.signalCode === null) || streams.some((one) => !one.closed)) return;
-    soon(soon, finish, false);
+    soon(soon, finish);
   };
   for (const stream of streams) stream.once('close', over);
   const { emit: emits } = child;
   Object.defineProperty(child, 'emit', { configurable: true, writable: true, value(name, ...given) {
+    let heard = false;
+    const say = () => { heard = Reflect.apply(emits, this, [name, ...given]); };
     if (name === 'error') error ??= failureOf(given[0]);
-    else if (name === 'exit') note(['exit']);
-    else if (name === 'message') note(['message', given[0]]);
-    else if (name === 'disconnect') note(['disconnect']);
-    else if (name === 'close') finish(true);
-    const heard = Reflect.apply(emits, this, [name, ...given]);
+    if (name === 'close') finish(say);
+    else if (name === 'exit' || name === 'disconnect') note([name], say);
+    else if (name === 'message') note([name, given[0]], say);
+    else say();
     if (name === 'exit') over();
     return heard;
   } });

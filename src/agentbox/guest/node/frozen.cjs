@@ -5,6 +5,7 @@
 const clocks = require('./clocks.cjs');
 const ordering = require('./ordering.cjs');
 const random = require('./random.cjs');
+const stacks = require('./stacks.cjs');
 
 // Gives what `installAbove` takes.
 function install(tape, { seed, lane, live }) {
@@ -14,6 +15,7 @@ function install(tape, { seed, lane, live }) {
     clocks.install(tape, isOwn);
     stream = random.install(seed, lane, isOwn);
   }
+  stacks.install();
   const end = () => tape.end();
   // Of the listeners this is the first; what others call after it is sent at once.
   process.on('exit', end);

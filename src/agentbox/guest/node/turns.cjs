@@ -12,6 +12,9 @@ const TURN = 'async.turn';
 // A replay that waits for the end of something longer than this goes on with what it has. What is not as it was shows then.
 const MAX_WAIT_MS = 10_000;
 
+// A frame of this file stands nearest to the program, whatever calls it: see stacks.cjs.
+const called = (go) => go();
+
 class Turns {
   constructor(tape) {
     this.tape = tape;
@@ -47,15 +50,8 @@ class Turns {
     }
     const { held } = this;
     const context = new AsyncResource('AGENTBOX');
-    held.push({ number, last, go: () => context.runInAsyncScope(go) });
+    held.push({ number, last, go: () => context.runInAsyncScope(called, null, go) });
     this.look();
-  }
-
-  // As `end` while a run is recorded, for what calls the program by itself.
-  passes(number, last) {
-    const isAlone = this.open === 1;
-    if (last) this.open--;
-    if (!isAlone) this.tape.call(TURN, () => number);
   }
 
   // `end` for one that is awaited.

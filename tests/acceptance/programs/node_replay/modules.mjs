@@ -10,10 +10,11 @@ const again = await import('./shape.mjs');
 console.log(again.id === id, new again.default().area);
 const { default: data } = await import(`data:text/javascript,export default ${Date.now()}`);
 console.log(data);
-const failing = async () => { throw new TypeError(`it fails at ${new Date().getTime()}`); };
+const failing = () => { throw new TypeError(`it fails at ${new Date().getTime()}`); };
 process.exitCode = 3;
 process.on('uncaughtException', (error) => {
-  console.log('caught', error.message);
+  console.error(error.stack);
   process.exit(7);
 });
+setInterval(() => {}, 1000);
 setTimeout(failing, 1);
