@@ -266,18 +266,21 @@ def test_a_run_whose_runner_was_killed_is_undone_by_force(project: Project) -> N
     assert state_of(project.directory / "data") == before
 
 
-def test_traces_lie_elsewhere_and_nobody_sees_the_checkpoints(project: Project) -> None:
-    project.policy("write: .")
-    checked(project, "/bin/sh", "-c", "echo secret > data/secret")
+def test_a_trace_may_lie_elsewhere(project: Project) -> None:
     trace = project.state / "t.jsonl"
-    done = project.run(
-        "/bin/sh", "-c", "ls .agentbox/checkpoints; echo x > data/new; echo $?",
-        options=("--checkpoint", "-t", str(trace)),
-    )  # fmt: skip
-    assert "2026" not in done.stdout.decode().split("agentbox:")[0]
+    project.run("/bin/sh", "-c", "echo x > data/new", options=("--checkpoint", "-t", str(trace)))
     assert told(project, "undo")[0] == 0
     assert not (project.directory / "data" / "new").exists()
-    assert (project.directory / "data" / "secret").exists()
+
+
+@pytest.mark.parametrize("rule", ["read: .", "write: ."])
+def test_no_run_sees_what_checkpoints_keep(project: Project, rule: str) -> None:
+    checked(project, "/bin/sh", "-c", "echo x > data/new")
+    assert os.listdir(project.directory / ".agentbox" / "checkpoints")
+    project.policy(rule, "write: ./out", "exec: ls")
+    for options in ((), ("--checkpoint",)):
+        done = project.run("/bin/sh", "-c", "ls -A .agentbox/checkpoints/ && echo > out/x", options=options)
+        assert "2026" not in done.text.split("agentbox: ")[0]
 
 
 @pytest.mark.parametrize(

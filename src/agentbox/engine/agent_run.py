@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     OpenWayOut = Callable[[OnEvent], Awaitable[WayOut]]
 
 
+CHECKPOINTS = ".agentbox/checkpoints"
+
+
 @dataclass(frozen=True, slots=True)
 class AgentRequest:
     """A command to run under a policy. `directory` is where relative paths start; `environment` the caller's own."""
@@ -115,6 +118,9 @@ async def run_agent(request: AgentRequest, settings: Settings, files: Any, facil
     building = None
     try:
         run_files.join()
+        if request.checkpoint:
+            # Before the box, which hides it.
+            make_store(directory)
         lent = lend(confinement, trace=run_files.trace, private=_private(settings, directory))
         if walled:
             lent.warnings += beyond_disk_limit(request.policy, lent.confinement)
@@ -215,7 +221,15 @@ def _private(settings: Settings, directory: str) -> list[str]:
     """Directories that no grant may show: the key that signs, and other runs' state where the project is not in it."""
     both = {settings.state_directory(), usual_state_directory()}
     states = [state for state in both if not is_below(directory, os.path.realpath(state))]
-    return [settings.trace_key_dir(), *states]
+    # Contents that this policy may not show.
+    return [settings.trace_key_dir(), f"{directory}/{CHECKPOINTS}", *states]
+
+
+def make_store(directory: str) -> None:
+    """Make the directory of a project's checkpoints. Raises CheckpointError."""
+    from agentbox.workspace.checkpoint_store import CheckpointStore
+
+    CheckpointStore(directory).make()
 
 
 def _links(policy: AnyPolicy, confinement: Confinement) -> list[FileGrant]:
