@@ -219,6 +219,9 @@ class Settings:
     python: str = setting("", str.strip, "Python of the boxes; also a venv's. Default: the system's")
     node: str = setting("", str.strip, "Node.js of the boxes. Default: the system's")
     bash: str = setting("", str.strip, "bash of the boxes. Default: the system's")
+    gvisor_image: str = setting(
+        "", str.strip, "image of gVisor boxes (`agentbox image import --gvisor`); default: the host's programs"
+    )
     gvisor_pool_size: int = setting(
         1, _integer(0, 64), "gVisor boxes that have booted and wait, made after the first run or sandbox; 0: none"
     )

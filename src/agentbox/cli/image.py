@@ -20,7 +20,7 @@ _MIB = 1 << 20
 
 @click.group()
 def image() -> None:
-    """Make, import and list images for backend docker."""
+    """Make, import and list images for backends docker and gvisor."""
 
 
 @image.command()
@@ -55,12 +55,19 @@ def build(name: str, suite: str, source: str, more: str, output: str | None, tar
 
 @image.command(name="import")
 @click.argument("tarball", type=click.Path(dir_okay=False))
-@click.option("--name", default="agentbox/base", show_default=True, help="Name of the image in the Docker engine.")
-def import_(tarball: str, name: str) -> None:
+@click.option("--name", default="agentbox/base", show_default=True, help="Name of the image.")
+@click.option("--gvisor", is_flag=True, help="Unpack it for backend gvisor, and give it to no engine. Needs root.")
+def import_(tarball: str, name: str, gvisor: bool) -> None:
     """Make an image of TARBALL, a tar file of a root file system."""
     from agentbox.isolation.backends.docker import building
 
     with errors_are_lines():
+        if gvisor:
+            from agentbox.isolation.backends.gvisor import images
+
+            image = images.unpack(str(load_settings().resolved_state_dir() / "images"), name, tarball)
+            click.echo(f"made {image.name} for gVisor boxes at {image.rootfs}")
+            return
         building.parts_of(name)
         engine = _engine()
         steps = _Steps(f"importing {tarball}")

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 
 from agentbox.config import Settings
 from agentbox.engine.gateway_check import GatewayReport, inspect_gateway
+from agentbox.engine.runner import furnish
 from agentbox.errors import AgentboxError
 from agentbox.isolation import registry
 from agentbox.isolation.backend import Program
@@ -47,6 +48,7 @@ async def inspect_backends(
     """
     python = await asyncio.to_thread(locate, INTERPRETERS["python"], settings.python)
     facilities = await Facilities.open()
+    furnish(facilities, settings)
     reports: list[Report] = []
     gateways: list[GatewayReport] = []
     try:

@@ -38,7 +38,7 @@ from agentbox.guest.injection import GUARD_DIR, policy_file
 from agentbox.isolation import registry, selfcheck
 from agentbox.isolation.backend import Backend, Program
 from agentbox.isolation.backends.jail import JailBackend
-from agentbox.isolation.facilities import DockerOptions, Facilities
+from agentbox.isolation.facilities import DockerOptions, Facilities, GvisorOptions
 from agentbox.isolation.interpreters import INTERPRETERS, Found, by_language, locate
 from agentbox.isolation.plan import WORKSPACE
 from agentbox.isolation.pool.nursery import GuardFiles
@@ -53,7 +53,7 @@ from agentbox.trace.keys import KeyStore
 from agentbox.workspace.names import checked_path
 from agentbox.workspace.snapshots import SnapshotStore
 
-__all__ = ["OutputSink", "Runner", "ceiling_of"]
+__all__ = ["OutputSink", "Runner", "ceiling_of", "furnish"]
 
 _T = TypeVar("_T")
 _FILE_THREADS = 8
@@ -108,8 +108,7 @@ class Runner:
             ttl_seconds=settings.snapshot_ttl_seconds,
         )
         facilities = await Facilities.open()
-        facilities.docker = docker_options(settings)
-        facilities.gvisor_pool_size = settings.gvisor_pool_size
+        furnish(facilities, settings)
         runner = cls(settings, facilities, snapshots)
         try:
             await runner._open()
@@ -403,6 +402,13 @@ def _guarded(program: Program) -> Mapping[str, str]:
 def _may_open(settings: Settings) -> bool:
     """Whether runs of this server may have a way out at all."""
     return bool(settings.egress_allowlist) or settings.allow_request_egress or settings.policy_ceiling is not None
+
+
+def furnish(facilities: Facilities, settings: Settings) -> None:
+    """Tell backends what the operator set for them."""
+    facilities.docker = docker_options(settings)
+    images = str(settings.resolved_state_dir() / "images")
+    facilities.gvisor = GvisorOptions(settings.gvisor_pool_size, images, settings.gvisor_image)
 
 
 def docker_options(settings: Settings) -> DockerOptions:

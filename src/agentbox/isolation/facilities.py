@@ -28,6 +28,16 @@ class DockerOptions:
     runtime: str = "runc"
 
 
+@dataclass(frozen=True, slots=True)
+class GvisorOptions:
+    """How many boxes wait, the directory of images (empty: there are none), and the image of runs (empty: the host's
+    programs)."""
+
+    pool_size: int = 1
+    images: str = ""
+    image: str = ""
+
+
 @dataclass(slots=True)
 class Facilities:
     """Opened once per owning process, before any backend; `held` are the controllers that work on this host. `begun` is
@@ -39,7 +49,7 @@ class Facilities:
     begun: Cgroup | None = None
     begun_ids: tuple[int, int] | None = None
     seen: HostView | None = None
-    gvisor_pool_size: int = 1
+    gvisor: GvisorOptions = GvisorOptions()
     closing: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     docker: DockerOptions = DockerOptions()
 

@@ -130,7 +130,6 @@ class AsyncSandbox:
             shared = grounds()
             try:
                 facilities = await shared.enter(settings)
-                facilities.gvisor_pool_size = settings.gvisor_pool_size
                 try:
                     name = self._backend_name
                     backend = make_durable(name, facilities) if name else preferred(facilities)

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import AsyncIterator
 
 from agentbox.config import Settings
-from agentbox.engine.runner import docker_options
+from agentbox.engine.runner import furnish
 from agentbox.engine.way_out import Egress
 from agentbox.isolation.facilities import Facilities
 
@@ -29,8 +29,7 @@ class Grounds:
         async with self._lock:
             if self._facilities is None:
                 facilities = await Facilities.open()
-                facilities.docker = docker_options(settings)
-                facilities.gvisor_pool_size = settings.gvisor_pool_size
+                furnish(facilities, settings)
                 self._facilities = facilities
             self._users += 1
             return self._facilities

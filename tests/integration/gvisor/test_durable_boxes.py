@@ -6,7 +6,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
+import shutil
 import stat
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -14,7 +17,7 @@ import pytest
 
 from agentbox.isolation.backends.gvisor.durable import GvisorDurable, Kind, stock_of
 from agentbox.isolation.durable import DurableBox, DurableRequest, agent_commands
-from agentbox.isolation.facilities import Facilities
+from agentbox.isolation.facilities import Facilities, GvisorOptions
 from agentbox.linux.cgroup_owners import owner_name
 from agentbox.models import Confinement, Limits
 
@@ -25,7 +28,7 @@ END = b"=end=\n"
 @contextlib.asynccontextmanager
 async def box_around(workspace: Path, user: str = "agent") -> AsyncIterator[DurableBox]:
     facilities = await Facilities.open()
-    facilities.gvisor_pool_size = 0
+    facilities.gvisor = GvisorOptions(pool_size=0)
     try:
         box = await GvisorDurable(facilities).launch_durable(
             DurableRequest("test", str(workspace), Confinement(LIMITS), user=user)
@@ -166,6 +169,38 @@ def test_box_in_stock_takes_the_place_of_an_empty_workspace(tmp_path: Path, empt
         assert sorted(os.listdir(home)) == ["first", "second"]
 
     run(work)
+
+
+def test_box_of_an_image_shows_its_programs_and_none_of_the_hosts(tmp_path: Path) -> None:
+    root = tmp_path / "images" / "small" / "rootfs"
+    listed = subprocess.run(["ldd", "/bin/sh"], capture_output=True, text=True, check=True).stdout
+    for path in ("/bin/sh", *re.findall(r"(/\S+) \(0x", listed)):
+        # Links of the host's own (/lib, /lib64) lead below /usr in no small image.
+        where = root / path.lstrip("/")
+        where.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, where)
+    (root / "etc").mkdir()
+    (root / "etc" / "mark").write_text("of the image")
+    workspace = tmp_path / "work"
+    workspace.mkdir()
+
+    async def work() -> None:
+        facilities = await Facilities.open()
+        facilities.gvisor = GvisorOptions(0, str(tmp_path / "images"))
+        try:
+            box = await GvisorDurable(facilities).launch_durable(
+                DurableRequest("test", str(workspace), Confinement(LIMITS), image="small")
+            )
+            try:
+                found = await said(box, "read mark < /etc/mark; echo $mark; echo /usr/bin/*; echo x > made")
+                assert found == "of the image\n/usr/bin/*\n"
+            finally:
+                await box.destroy()
+        finally:
+            await facilities.close()
+
+    run(work)
+    assert (workspace / "made").read_text() == "x\n"
 
 
 def test_kinds_of_boxes_differ_by_what_their_agents_were_given() -> None:

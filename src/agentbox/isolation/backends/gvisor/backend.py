@@ -4,22 +4,27 @@
 from __future__ import annotations
 
 from agentbox.errors import ConfinementError
-from agentbox.isolation.backends.gvisor import planning
+from agentbox.isolation.backends.gvisor import images, planning
 from agentbox.isolation.backends.gvisor.building import build, must_load, refusal, seen
+from agentbox.isolation.backends.gvisor.inspecting import interpreters_in
 from agentbox.isolation.backends.gvisor.live import GvisorLiveBox
 from agentbox.isolation.backends.gvisor.stock import Stock
 from agentbox.isolation.plan import jail_plan, watched_plan
-from agentbox.models import Confinement, Enforcement, Layer
+from agentbox.models import Confinement, Enforcement, Layer, Limits
 from agentbox.records import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from agentbox.isolation.backend import LiveBox, Program, Watch
     from agentbox.isolation.facilities import Facilities
+    from agentbox.isolation.interpreters import Found
     from agentbox.isolation.network import Network
     from agentbox.isolation.plan import LaunchPlan
     from agentbox.isolation.requirement import Requirement
-    from agentbox.models import Limits
+
+_LOOKING = Limits(timeout_seconds=60, memory_mb=256, cpus=1.0, pids=32, disk_mb=8, max_output_bytes=1 << 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,7 @@ class Kind:
     pids: int
     disk_mb: int
     read_only: tuple[str, ...]
+    image: str
 
 
 class GvisorBackend:
@@ -46,6 +52,7 @@ class GvisorBackend:
         self._facilities = facilities
         self._stock: Stock[Kind, GvisorLiveBox] | None = None
         self._limits: Limits | None = None
+        self._inside: Mapping[str, Found] | None = None
 
     def requirements(self) -> tuple[Requirement, ...]:
         """See Backend."""
@@ -64,11 +71,23 @@ class GvisorBackend:
             disk=Layer.KERNEL,
         )
 
-    async def interpreters(self) -> None:
-        """See Backend: boxes show the host's."""
+    async def interpreters(self) -> Mapping[str, Found] | None:
+        """See Backend."""
+        image = self._facilities.gvisor.image
+        if not image:
+            return None
+        if self._inside is None:
+            box = await self._build(Confinement(_LOOKING, image=image), None, None)
+            try:
+                self._inside = await interpreters_in(box, image)
+            finally:
+                await box.destroy()
+        return self._inside
 
     def refuses(self, confinement: Confinement) -> str:
         """See Backend."""
+        if self._facilities.gvisor.image:
+            return "backend gvisor holds policies for the host's programs only, not for an image's"
         return refusal(confinement)
 
     async def hold_network(self) -> None:
@@ -101,9 +120,9 @@ class GvisorBackend:
         if confinement.policy_sha256 is not None or (watch is not None and watch.guard is not None):
             return None
         if self._stock is None:
-            self._stock = Stock(self._facilities.gvisor_pool_size, self._make)
+            self._stock = Stock(self._facilities.gvisor.pool_size, self._make)
         limits = self._limits = confinement.limits
-        box = self._stock.take(Kind(limits.pids, limits.disk_mb, confinement.read_only))
+        box = self._stock.take(Kind(limits.pids, limits.disk_mb, confinement.read_only, confinement.image))
         if box is None:
             return None
         try:
@@ -118,13 +137,17 @@ class GvisorBackend:
         """A box for the stock."""
         assert self._limits is not None
         limits = replace(self._limits, pids=kind.pids, disk_mb=kind.disk_mb)
-        return await self._build(Confinement(limits, kind.read_only), None, None)
+        return await self._build(Confinement(limits, kind.read_only, image=kind.image), None, None)
 
     async def _build(self, confinement: Confinement, watch: Watch | None, network: Network | None) -> GvisorLiveBox:
-        view = self._facilities.host_view()
+        gvisor = self._facilities.gvisor
+        image = images.find(gvisor.images, confinement.image) if confinement.image else None
+        view = images.view(image) if image is not None else self._facilities.host_view()
 
         def plan_for(uid: int) -> LaunchPlan:
             plan = jail_plan(confinement, view, host_uid=uid, host_gid=uid, memory_held_by_cgroup=True)
+            if image is not None:
+                plan = images.shown(plan, image)
             return plan if watch is None else watched_plan(plan, confinement, watch.command, watch.guard)
 
         return await build(self._facilities, plan_for, confinement, network=network)

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from agentbox.errors import IsolationError
-from agentbox.isolation.backends.gvisor import planning
+from agentbox.isolation.backends.gvisor import images, planning
 from agentbox.isolation.backends.gvisor.building import build
 from agentbox.isolation.backends.gvisor.live import GvisorLiveBox
 from agentbox.isolation.backends.gvisor.stock import Stock
@@ -117,7 +117,7 @@ def stock_of(facilities: Facilities, make: Callable[[Kind], Awaitable[Prepared]]
     """The stock of durable boxes that all sandboxes of these facilities share."""
     known = _STOCKS.get(facilities.launcher)
     if known is None:
-        known = _STOCKS[facilities.launcher] = Stock(facilities.gvisor_pool_size, make)
+        known = _STOCKS[facilities.launcher] = Stock(facilities.gvisor.pool_size, make)
         facilities.closing.append(known.close)
     return known
 
@@ -149,10 +149,13 @@ class GvisorDurable:
 
     async def _build(self, request: DurableRequest) -> GvisorLiveBox:
         confinement = replace(request.confinement, limits=own_limits(request.confinement.limits))
-        view = self._facilities.host_view()
+        image = images.find(self._facilities.gvisor.images, request.image) if request.image else None
+        view = images.view(image) if image is not None else self._facilities.host_view()
 
         def plan_for(uid: int) -> LaunchPlan:
             base = jail_plan(confinement, view, host_uid=uid, host_gid=uid, memory_held_by_cgroup=True)
+            if image is not None:
+                base = images.shown(base, image)
             return durable_plan(base, workspace=request.workspace, home=HOME, user=request.user, files=agent_files())
 
         return await build(
