@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Ordinary programs, recorded and replayed: clocks, chance, files, other programs, threads, tasks, effects of agents."""
+"""Ordinary programs, recorded and replayed: clocks, chance, files, other programs, threads, tasks, an agent's own."""
 
 from __future__ import annotations
 
