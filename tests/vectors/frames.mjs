@@ -6,6 +6,7 @@ import { isDeepStrictEqual } from 'node:util';
 
 const require = createRequire(import.meta.url);
 const { FrameParser, encode, requestOf } = require('../../src/agentbox/guest/node/frames.cjs');
+const { Stream } = require('../../src/agentbox/guest/node/random.cjs');
 const vectors = JSON.parse(readFileSync(new URL('../../spec/frames/vectors.json', import.meta.url), 'utf8'));
 const feed = (parser, chunks) => chunks.flatMap((chunk) => parser.feed(Buffer.from(chunk, 'hex')));
 let count = 0;
@@ -48,6 +49,13 @@ for (const { name, answer } of vectors.answers) {
   count++;
   const [read] = new FrameParser().feed(encode(answer));
   if (!isDeepStrictEqual(read, answer)) wrong(name, read, answer);
+}
+
+for (const { name, seed, lane, sizes, bytes } of vectors.draws) {
+  count++;
+  const stream = new Stream(Buffer.from(seed, 'hex'), lane);
+  const found = sizes.map((size) => stream.bytes(size).toString('hex'));
+  if (!isDeepStrictEqual(found, bytes)) wrong(name, found, bytes);
 }
 
 console.log(count);

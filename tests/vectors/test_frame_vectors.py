@@ -3,17 +3,35 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from agentbox.guest.guard.lanes import Lanes
+from agentbox.guest.guard.randomness import Randomness
 from agentbox.trace.frames import FrameError, FrameParser, Request, answer, encode, request_of
 from tests.nodes import name, nodes
 
 VECTORS = json.loads((Path(__file__).parents[2] / "spec/frames/vectors.json").read_text(encoding="utf-8"))
+
+
+class _OneLane:
+    """A process whose caller is always in one lane."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.drawn = -1
+
+    def here(self) -> _OneLane:
+        return self
+
+    def number(self, _lane: object, _mark: str) -> int:
+        self.drawn += 1
+        return self.drawn
 
 
 def named(group: str) -> Any:
@@ -60,10 +78,17 @@ def test_answer_has_the_members_of_its_kind(vector: dict[str, Any]) -> None:
     assert list(FrameParser().feed(frame)) == [vector["answer"]]
 
 
+@named("draws")
+def test_draws_of_a_lane_follow_from_the_seed(vector: dict[str, Any]) -> None:
+    lanes = _OneLane(vector["lane"])
+    randomness = Randomness(cast("Lanes", lanes), bytes.fromhex(vector["seed"]), hashlib.sha256)
+    assert [randomness.draw(size).hex() for size in vector["sizes"]] == vector["bytes"]
+
+
 @pytest.mark.parametrize("node", nodes(), ids=name)
 def test_node_passes_the_same_vectors(node: str) -> None:
     script = Path(__file__).with_name("frames.mjs")
     done = subprocess.run([node, str(script)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(
-        sum(len(VECTORS[group]) for group in ("streams", "hostile", "requests", "answers"))
+        sum(len(VECTORS[group]) for group in ("streams", "hostile", "requests", "answers", "draws"))
     )

@@ -8,45 +8,28 @@ const fs = require('node:fs');
 
 const { dressed } = require('./dressing.cjs');
 
-const { createCipheriv, createHmac, createSecretKey } = crypto;
-const MAX_OF_BLOCKS = 4096;
-const ZEROS = Buffer.alloc(1 << 16);
+const { createHash, createHmac, createSecretKey } = crypto;
+const BLOCK_BYTES = 32;
+const MOST_BLOCKS = 8;
 const MAX_NAMES = 100;
 const LETTERS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789';
 
-// The bytes of a lane: blocks of 32, each an HMAC of its number. What is drawn in one large piece comes from a cipher whose
-// key is such a block.
+// The bytes of a lane: blocks of 32, each an HMAC of its number. A draw takes whole ones, at least one; a long draw
+// stretches one.
 class Stream {
   constructor(seed, lane) {
     Object.assign(this, { seed, lane });
     this.number = 0;
-    this.block = Buffer.alloc(0);
-    this.at = 0;
   }
 
-  fill(target) {
-    if (target.length > MAX_OF_BLOCKS) return this.fillLarge(target);
-    for (let done = 0; done < target.length;) {
-      if (this.at === this.block.length) {
-        this.block = createHmac('sha256', this.seed).update(`${this.lane}\0${this.number++}`).digest();
-        this.at = 0;
-      }
-      const count = this.block.copy(target, done, this.at);
-      this.at += count;
-      done += count;
-    }
-    return target;
-  }
+  block() { return createHmac('sha256', this.seed).update(`${this.lane}\0${this.number++}`).digest(); }
 
-  fillLarge(target) {
-    const cipher = createCipheriv('aes-256-ctr', this.bytes(32), Buffer.alloc(16));
-    for (let done = 0; done < target.length; done += ZEROS.length) {
-      cipher.update(ZEROS.subarray(0, target.length - done)).copy(target, done);
-    }
-    return target;
+  bytes(count) {
+    if (count <= BLOCK_BYTES) return Buffer.from(this.block().subarray(0, count));
+    if (count > BLOCK_BYTES * MOST_BLOCKS) return createHash('shake256', { outputLength: count }).update(this.block()).digest();
+    const blocks = Array.from({ length: Math.ceil(count / BLOCK_BYTES) }, () => this.block());
+    return Buffer.concat(blocks).subarray(0, count);
   }
-
-  bytes(count) { return this.fill(Buffer.alloc(count)); }
 
   // An integer below `range`, which is at most 2^48; each as likely as the other.
   below(range) {
@@ -150,7 +133,8 @@ function install(seed, lane, isOwn) {
   const web = Object.getPrototypeOf(crypto.webcrypto);
   replace(web, 'randomUUID', uuid);
   replace(web, 'getRandomValues', (view) => {
-    stream.fill(bytesOf(view));
+    const all = bytesOf(view);
+    stream.bytes(all.length).copy(all);
     return view;
   });
   const secret = (_, [, { length }]) => createSecretKey(stream.bytes(Math.floor(length / 8)));
@@ -218,4 +202,4 @@ function installNames(stream) {
   }, mkdtemp);
 }
 
-module.exports = { install, installNames };
+module.exports = { Stream, install, installNames };

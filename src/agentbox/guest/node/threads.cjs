@@ -2,6 +2,7 @@
 // Threads: each has a guard, a lane whose name is the same in the next run, and the seed of the run.
 'use strict';
 
+const { createHash } = require('node:crypto');
 const workers = require('node:worker_threads');
 
 const { dressed } = require('./dressing.cjs');
@@ -9,7 +10,8 @@ const { dressed } = require('./dressing.cjs');
 const { isMainThread, parentPort, getEnvironmentData, setEnvironmentData } = workers;
 // How a thread hands these to one that it starts: taken away before any code of the program runs there.
 const HANDED = 'agentbox.thread';
-const MAX_LANE = 64;
+const MAX_LANE = 63;
+const KEPT_OF_LANE = 47;
 const SAYINGS = new Set(['online', 'message', 'messageerror', 'error', 'exit']);
 
 // The lane of this thread, and the seed of a run that is recorded or replayed, as bytes; null where it is neither. Only the
@@ -40,7 +42,7 @@ function install({ lane, seed, live }, turns, kept, shim) {
     const options = { ...given };
     if (options.execArgv) options.execArgv = ['--require', shim, ...Array.from(options.execArgv, String)];
     if (options.env !== workers.SHARE_ENV) options.env = { ...(options.env ?? process.env), ...kept };
-    setEnvironmentData(HANDED, { lane: `${lane}.${started}`.slice(0, MAX_LANE), seed: seed ? seed.toString('hex') : '', live });
+    setEnvironmentData(HANDED, { lane: shortened(`${lane}.${started}`), seed: seed ? seed.toString('hex') : '', live });
     try {
       const worker = Reflect.construct(Worker, [file, options], new.target ?? Guarded);
       started++;
@@ -54,6 +56,10 @@ function install({ lane, seed, live }, turns, kept, shim) {
   Worker.prototype.constructor = Guarded;
   workers.Worker = dressed(Guarded, Worker);
 }
+
+// As guard/lanes.py shortens names.
+const shortened = (name) => (name.length <= MAX_LANE ? name
+  : `${name.slice(0, KEPT_OF_LANE)}#${createHash('sha256').update(name).digest('hex').slice(0, 15)}`);
 
 // What a worker says comes in its turn: several speak at once.
 function inTurn(worker, turns) {
