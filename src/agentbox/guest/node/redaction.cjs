@@ -25,10 +25,10 @@ function parameter(text) {
 const parameters = (text) => text.split('&').map(parameter).join('&');
 
 // An address without the password before its host, and without secrets among its parameters.
-function redactedUrl(text) {
-  const [, before, hash] = /^([^#]*)(?:#(.*))?$/s.exec(text);
+function redactedUrl(given) {
+  const [, before, hash] = /^([^#]*)(?:#(.*))?$/s.exec(given);
   const [, place, query] = /^([^?]*)(?:\?(.*))?$/s.exec(before);
-  const open = place.replace(/^([^:/]*:\/\/)([^/]*)@/, (_, scheme, user) => (user ? `${scheme}${HIDDEN}@` : scheme));
+  const open = place.replace(/^([^:/]*:\/\/)([^/]*)@/, (text, scheme, user) => (user ? `${scheme}${HIDDEN}@` : text));
   return open + (query === undefined ? '' : `?${parameters(query)}`) + (hash === undefined ? '' : `#${parameters(hash)}`);
 }
 
