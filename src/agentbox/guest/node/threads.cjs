@@ -14,14 +14,13 @@ const MAX_LANE = 63;
 const KEPT_OF_LANE = 47;
 const SAYINGS = new Set(['online', 'message', 'messageerror', 'error', 'exit']);
 
-// The lane of this thread, and the seed of a run that is recorded or replayed, as bytes; null where it is neither. Only the
-// command's own process uses it: what else is started is no part of a replay, and would draw the same bytes. `live`: clocks
-// and randomness are the real ones all the same.
+// The lane of this thread, and the seed of a run that is recorded or replayed, as bytes; null where it is neither. It is
+// taken out of the environment: what this process starts is no part of a replay, and would draw the same bytes. `live`:
+// clocks and randomness are the real ones all the same.
 function beginning(env) {
   if (isMainThread) {
-    const { AGENTBOX_SEED: given = '', AGENTBOX_OWNER: owner, AGENTBOX_CLOCKS: clocks = 'recorded' } = env;
-    const text = process.ppid <= 1 || String(process.ppid) === owner ? given : '';
-    for (const name of ['AGENTBOX_SEED', 'AGENTBOX_OWNER', 'AGENTBOX_CLOCKS']) delete env[name];
+    const { AGENTBOX_SEED: text = '', AGENTBOX_CLOCKS: clocks = 'recorded' } = env;
+    for (const name of ['AGENTBOX_SEED', 'AGENTBOX_CLOCKS']) delete env[name];
     if (clocks !== 'recorded' && clocks !== 'live') throw new Error('AGENTBOX_CLOCKS is neither recorded nor live');
     if (text && !/^[0-9a-f]{64}$/.test(text)) throw new Error('AGENTBOX_SEED is not 64 hexadecimal digits');
     return { lane: 'main', seed: text ? Buffer.from(text, 'hex') : null, live: clocks === 'live' };
