@@ -15,6 +15,7 @@ MAX_MODULE_LINES = 500
 
 # Readers of the environment besides config.py, each with its reason.
 ENVIRONMENT_READERS: dict[str, str] = {
+    "guest/agent/protocol.py": "runs inside the guest: what the box gave it, its commands get",
     "guest/soft_egress/sitecustomize.py": "runs inside the guest, whose environment is all that it is told",
     "guest/zygote.py": "makes the environment of a run, inside the guest",
     "linux/process.py": "overwrites the environment in processes that a guest may come near",
@@ -22,6 +23,7 @@ ENVIRONMENT_READERS: dict[str, str] = {
 
 # Users of ctypes besides linux/, each with its reason.
 RAW_CALLERS: dict[str, str] = {
+    "guest/agent/keeper.py": "runs inside the guest, where nothing of linux/ is visible",
     "guest/checks.py": "makes forbidden calls from inside a box, where nothing of linux/ is visible",
     "guest/zygote.py": "loads what is compiled for it, inside the guest, where nothing of linux/ is visible",
 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import weakref
 from collections.abc import AsyncIterator
 
@@ -13,6 +14,36 @@ from agentbox.config import Settings
 from agentbox.engine.runner import furnish
 from agentbox.engine.way_out import Egress
 from agentbox.isolation.facilities import Facilities
+from agentbox.linux.cgroups import CgroupTree
+
+
+class _Groups:
+    """The control groups of this process, which loops share: the kernel knows one owner."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._tree: CgroupTree | None = None
+
+    def take(self) -> CgroupTree | None:
+        """The tree, None where this host has no control groups."""
+        with self._lock:
+            if not self._users:
+                CgroupTree.sweep()
+                self._tree = CgroupTree.open()
+            self._users += 1
+            return self._tree
+
+    def give_back(self) -> None:
+        """The last of those who took it closes it."""
+        with self._lock:
+            self._users -= 1
+            if not self._users and self._tree is not None:
+                self._tree.close()
+                self._tree = None
+
+
+_GROUPS = _Groups()
 
 
 class Grounds:
@@ -51,7 +82,11 @@ class Grounds:
             if egress is not None:
                 await egress.close()
             if facilities is not None:
-                await facilities.close()
+                facilities.cgroups = None
+                try:
+                    await facilities.close()
+                finally:
+                    await asyncio.to_thread(_GROUPS.give_back)
 
 
 _GROUNDS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Grounds] = weakref.WeakKeyDictionary()

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 _lock = threading.Lock()
 _running: tuple[int, asyncio.AbstractEventLoop] | None = None
+_ending: list[Callable[[], None]] = []
+_registered = False
 
 
 def loop() -> asyncio.AbstractEventLoop:
@@ -36,11 +39,25 @@ def call(work: Coroutine[Any, Any, _T]) -> _T:
         raise
 
 
-def at_exit(work: Any) -> None:
-    """Have a function called before the interpreter ends, while the loop still runs."""
-    atexit.register(work)
+def at_exit(work: Callable[[], None]) -> None:
+    """Have a function called before the interpreter ends, while the loop, and threads for it, can still run."""
+    global _registered
+    with _lock:
+        _ending.append(work)
+        if not _registered:
+            # What `atexit` calls comes after the pools of threads are closed, without which nothing can be stopped.
+            register = getattr(threading, "_register_atexit", atexit.register)
+            register(_end)
+            _registered = True
 
 
-def not_at_exit(work: Any) -> None:
+def not_at_exit(work: Callable[[], None]) -> None:
     """Forget `at_exit`."""
-    atexit.unregister(work)
+    with _lock, contextlib.suppress(ValueError):
+        _ending.remove(work)
+
+
+def _end() -> None:
+    for work in tuple(_ending):
+        with contextlib.suppress(Exception):
+            work()

@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 from agentbox import AsyncSandbox, Sandbox, SandboxError
+from agentbox.config import load
 from agentbox.errors import PolicyError, SandboxGoneError
+from agentbox.isolation import durable_registry
+from agentbox.sandbox.collecting import collect
 from tests.integration.sandbox.conftest import MakeSandbox
 
 OWNER = """
@@ -25,6 +28,17 @@ sandbox.start()
 sandbox.shell_exec("echo work > kept; sleep 1000 & sleep 0.1")
 print(sandbox.container_id, sandbox.workspace, flush=True)
 sys.stdin.read()
+"""
+
+FILL = """
+import os, time
+for _ in range(200):
+    try:
+        if os.fork() == 0:
+            time.sleep(1000)
+    except OSError:
+        break
+os._exit(0)
 """
 
 
@@ -51,7 +65,9 @@ def test_reset_makes_the_box_anew_around_the_same_work(sandbox: Sandbox) -> None
 
 def test_a_box_without_processes_says_what_is_wrong_and_can_be_freed(make_sandbox: MakeSandbox) -> None:
     with make_sandbox("jail", pids_limit=32, memory="256m") as sandbox:
-        sandbox.shell_exec("for i in $(seq 200); do sleep 1000 & done 2>/dev/null", 20)
+        # Not by the shell, which waits and tries again.
+        sandbox.files.write("fill.py", FILL)
+        assert sandbox.shell_exec("python3 fill.py").startswith("exit=0")
         answer = sandbox.shell_exec("echo hello")
         assert answer.startswith("ERROR: the command cannot be started: every process")
         assert sandbox.shell_kill().startswith("killed (exit=137)")
@@ -109,36 +125,43 @@ async def test_many_sandboxes_live_in_one_event_loop(tmp_path: Path, monkeypatch
     assert list((tmp_path / "sandboxes").iterdir()) == []
 
 
-def test_a_box_dies_with_its_owner_and_a_named_workspace_stays(backend: str, tmp_path: Path) -> None:
-    environment = {**os.environ, "AGENTBOX_STATE_DIR": str(tmp_path)}
+def test_a_box_dies_with_its_owner_and_a_named_workspace_stays(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTBOX_STATE_DIR", str(tmp_path))
     owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, backend, "named"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-        text=True,
+        [sys.executable, "-c", OWNER, backend, "named"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert owner.stdout is not None
     name, workspace = owner.stdout.readline().split()
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    listed = _gc(environment, "--dry-run")
-    assert any(name in one for one in listed)
-    _gc(environment)
-    assert _gc(environment, "--dry-run") == []
+    settings, _ = load()
+    assert any(name in one.what for one in asyncio.run(collect(settings, remove=False)))
+    assert not [one for one in asyncio.run(collect(settings, remove=True)) if one.problem]
+    assert not [one for one in asyncio.run(collect(settings, remove=False)) if name in one.what]
     assert Path(workspace, "kept").read_text() == "work\n"
     assert list((tmp_path / "sandboxes").iterdir()) == []
 
 
-def _gc(environment: dict[str, str], *options: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "agentbox.cli.main", "gc", "--json", *options],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [one["what"] for one in json.loads(done.stdout)["found"]]
+def test_the_command_line_tells_what_was_left_and_removes_it(tmp_path: Path) -> None:
+    left = tmp_path / "sandboxes" / f"{2**22 + 1}-1-{os.stat('/proc/self/ns/pid').st_ino}" / "agentbox-left"
+    left.mkdir(parents=True)
+
+    def gc(*options: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "agentbox.cli.main", "gc", *options],
+            env={**os.environ, "AGENTBOX_STATE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout
+
+    assert "found: directory of sandbox agentbox-left" in gc("--dry-run")
+    assert left.exists()
+    assert "agentbox-left" in str(json.loads(gc("--json"))["found"])
+    assert not left.exists()
 
 
 def test_a_kept_workspace_is_found_again(make_sandbox: MakeSandbox) -> None:
@@ -168,8 +191,12 @@ def test_a_backend_that_is_not_there_is_an_error_that_names_the_choices(
     with pytest.raises(SandboxError, match="no backend 'jial'") as caught:
         Sandbox(backend="jial").start()
     assert "jail" in caught.value.hint
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(durable_registry, "PREFERRED", ("docker-runsc",))
     monkeypatch.setenv("AGENTBOX_DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+
+    async def start() -> None:
+        await AsyncSandbox().start()
+
     with pytest.raises(SandboxError, match="kernel of its own") as caught:
-        Sandbox().start()
+        asyncio.run(start())
     assert "jail" in caught.value.hint
