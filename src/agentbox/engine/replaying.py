@@ -153,7 +153,7 @@ class Player:
                 lane or "", step, "a connection that was not made by agentbox.client is not recorded", at
             )
         members = _members(answer)
-        if kind == "effect" and request.ack and answer.divergence is None:
+        if kind == "effect" and isinstance(at, dict) and at.get("ahead") is True and answer.divergence is None:
             members["ahead"] = self._cursor.ahead(lane)
         return members
 

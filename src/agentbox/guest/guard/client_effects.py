@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from time import monotonic
 
-from .channel import text_of
+from .channel import scan, text_of
 from .effects import Effects
 from .net_answers import parse_address
 from .seal import sealed
@@ -31,6 +31,8 @@ class ClientEffects:
         self._effects = effects
         self._answers = answers
         self._large = large
+        # In a replay, by lane: effects that were served before they were asked for, the next one last.
+        self._ahead: dict[str, list[Any]] = {}
         self._questions: dict[str, Any] = {
             "begin": self.begin,
             "end": self.end,
@@ -96,10 +98,7 @@ class ClientEffects:
         return {"error": rest, **kept} if is_error else {**rest, **kept}
 
     def _served(self, op: str, args_text: str) -> Any:
-        refused, answer = self._effects.ask("effect", op, args_text)
-        if refused is not None:
-            raise refused
-        result = answer.get("result")
+        result = self._next(op, args_text)
         if op == "fs.read_text" and not (type(result) is dict and "error" in result):
             return {"result": self._whole(op, self._large.text_of(result))}
         if type(result) is not dict:
@@ -114,6 +113,22 @@ class ClientEffects:
         if type(found.get("bytes")) is dict:
             found["bytes"] = self._large.bytes_of(found["bytes"])
         return {"result": found} if error is None else {"error": found}
+
+    def _next(self, op: str, args_text: str) -> Any:
+        """What was recorded of this effect, the next one of its lane."""
+        lane = self._effects.lanes.current()
+        ahead = self._ahead.get(lane)
+        if ahead:
+            known, args, result = ahead.pop()
+            if known == op and args == scan(args_text, 0)[0]:
+                self._effects.again(op, args_text)
+                return result
+            ahead.clear()
+        refused, answer = self._effects.ask("effect", op, args_text, None, {"ahead": True})
+        if refused is not None:
+            raise refused
+        self._ahead[lane] = (answer.get("ahead") or [])[::-1]
+        return answer.get("result")
 
     def _whole(self, op: str, content: Any) -> Any:
         if content is None:

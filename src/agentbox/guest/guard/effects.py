@@ -117,8 +117,8 @@ class Effects:
         of `at` in a replay."""
         if lane is None:
             lane = self.lane()
-            if self.replay and more is None and self.clocks is not None:
-                more = self.clocks.left()
+            if self.replay and self.clocks is not None:
+                more = {**(self.clocks.left() or {}), **(more or {})}
         if self.replay:
             if ">" in lane and kind in ("effect", "observe"):
                 # What a served effect does inside itself was not compared when it was recorded either.
