@@ -86,10 +86,12 @@ def test_unchanged_file_is_recorded_each_time_it_is_opened(host: Host, python: s
     assert len(done.of("observe", "fs.open_read")) == 5
 
 
-def test_large_file_is_recorded_with_its_size(host: Host, python: str) -> None:
-    (host.project / "data" / "large").write_bytes(bytes(1_000_001))
-    done = host.run(POLICY, [python, *code("open('data/large','rb').close()")])
-    assert done.of("observe", "fs.open_read") == [{"path": f"{host.project}/data/large", "size": 1_000_001}]
+def test_large_file_is_hashed_too(host: Host, python: str) -> None:
+    data = b"x" * 3_000_001
+    (host.project / "data" / "large").write_bytes(data)
+    done = host.run(POLICY, [python, *code("for _ in range(2): open('data/large','rb').close()")])
+    seen = {"path": f"{host.project}/data/large", "sha256": hashlib.sha256(data).hexdigest()}
+    assert done.of("observe", "fs.open_read") == [seen, seen]
 
 
 def test_name_that_is_no_text_is_recorded_as_its_bytes(host: Host, python: str) -> None:

@@ -19,8 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Larger files are recorded with their size.
-MAX_HASHED_BYTES = 1_000_000
+_PIECE_BYTES = 1 << 20
 _MAX_KEPT = 2048
 _SETTLED_SECONDS = 0.05
 _KIND, _REGULAR, _DIRECTORY = 0o170000, 0o100000, 0o040000
@@ -115,10 +114,8 @@ class Observations:
             del self.own[id(path)]
 
     def _digest(self, path: str, found: Any) -> Any:
-        """The hash of a regular file, None when it is too large or cannot be read; and whether it may be kept."""
+        """The hash of a regular file, None when it cannot be read; and whether it may be kept."""
         settled = time() - max(found.st_mtime, found.st_ctime) > _SETTLED_SECONDS
-        if found.st_size > MAX_HASHED_BYTES:
-            return None, settled
         try:
             descriptor = self._open(path)
         except OSError:
@@ -127,16 +124,17 @@ class Observations:
             now = fstat(descriptor)
             if (now.st_ino, now.st_size) != (found.st_ino, found.st_size):
                 settled = False
-            data = read(descriptor, MAX_HASHED_BYTES + 1)
-            while data and len(data) < now.st_size:
-                more = read(descriptor, MAX_HASHED_BYTES + 1 - len(data))
-                if not more:
+            digest = self._sha256(read(descriptor, _PIECE_BYTES))
+            left = now.st_size - _PIECE_BYTES
+            # No further than it reaches now: something may be writing to it without an end.
+            while left > 0:
+                data = read(descriptor, min(left, _PIECE_BYTES))
+                if not data:
                     break
-                data += more
+                digest.update(data)
+                left -= len(data)
         except OSError:
             return None, False
         finally:
             close(descriptor)
-        if len(data) > MAX_HASHED_BYTES:
-            return None, False
-        return self._sha256(data).hexdigest(), settled
+        return digest.hexdigest(), settled

@@ -78,6 +78,9 @@ class Services:
 
     def real(self, name: str) -> Any:
         """The real function that was replaced."""
+        if name == "fork_exec" and name not in self._real:
+            # No program has needed it yet; loading it keeps what it has.
+            __import__("_posixsubprocess")
         return self._real[name]
 
     def on_event(self, name: Any, arguments: Any, reply: Any) -> None:
