@@ -133,7 +133,12 @@ def redo(store: CheckpointStore, taken: Taken, *, force: bool = False) -> Undoin
         found = plan(wanted, force=force, begun=begun)
         times = {**times_around(found.steps), **(state.times if state.word == "redoing" else {})}
         _note(own, "redoing", state.steps, times)
-        known = {step.path: step.before for step in state.steps if step.before is not None}
+        # As it was when the run had ended.
+        known = store.before(taken)
+        for step in state.steps:
+            known.pop(step.path, None)
+            if step.before is not None:
+                known[step.path] = step.before
         with ContentReader(store_fd) as reader:
             done = restore(found.steps, reader, known, times)
         if not found.conflicts and not done.left:

@@ -67,7 +67,8 @@ def test_keys_and_other_runs_state_are_private_but_not_the_project_within_them(t
     (state / "project").mkdir(parents=True)
     settings = Settings(state_dir=state)
     outside = _private(settings, str(tmp_path / "elsewhere"))
-    assert set(outside) == {settings.trace_key_dir(), settings.state_directory(), usual_state_directory()}
+    checkpoints = f"{tmp_path}/elsewhere/.agentbox/checkpoints"
+    assert set(outside) == {settings.trace_key_dir(), settings.state_directory(), usual_state_directory(), checkpoints}
     inside = _private(settings, str(state / "project"))
     assert settings.trace_key_dir() in inside
     assert settings.state_directory() not in inside

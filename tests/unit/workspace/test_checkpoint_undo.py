@@ -191,6 +191,17 @@ def test_names_of_one_file_are_names_of_one_file_again(project: Project) -> None
     assert first.stat().st_ino == second.stat().st_ino
 
 
+def test_a_further_name_that_a_run_made_is_one_again_when_its_undoing_is_undone(project: Project) -> None:
+    first, second = project.work / "tool", project.work / "second"
+    run = project.begin()
+    os.link(first, second)
+    assert run.end() == {"second": "A"}
+    assert run.undo().is_whole
+    assert first.stat().st_nlink == 1
+    assert run.redo().is_whole
+    assert first.stat().st_ino == second.stat().st_ino
+
+
 def test_what_is_written_through_a_mapping_is_seen_and_undone(project: Project) -> None:
     target = project.work / "mapped"
     target.write_bytes(b"x" * 5_000_000)
