@@ -153,19 +153,23 @@ def _add(found: Recording, entry: Entry) -> None:
 
 def calls_of(call: Any) -> list[list[Any]]:
     """The calls that an element of a `clock.values` stands for: one, or one and others of the same clock, told by how
-    much later they were."""
-    if not isinstance(call, list) or not 2 <= len(call) <= 3:
+    much later they were. None for what no guard of ours sends."""
+    if not isinstance(call, list) or not 2 <= len(call) <= 3 or not isinstance(call[0], str):
         return []
     found = [call[:2]]
-    if len(call) == 3 and isinstance(call[2], list):
-        name, at = call[0], int(call[1])
+    if len(call) == 2 or not isinstance(call[2], list):
+        return found
+    try:
+        at = int(call[1])
         for step in call[2]:
             if isinstance(step, list):
                 # So many calls saw the same.
-                found[-1] = [name, found[-1][1], step[0] + 1]
+                found[-1] = [call[0], found[-1][1], int(step[0]) + 1]
             else:
-                at += step
-                found.append([name, str(at)])
+                at += int(step)
+                found.append([call[0], str(at)])
+    except (ValueError, TypeError, IndexError):
+        return []
     return found
 
 
