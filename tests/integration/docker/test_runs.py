@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import base64
+import functools
+import http.server
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
+from agentbox.isolation.backends.docker.sweeping import sweep
 from tests.docker_engine import TestEngine
 from tests.integration.commands import agentbox, assert_is_told_what_to_do
 from tests.running_server import RunningServer
@@ -24,25 +28,56 @@ RUNTIMES = ("runc", "runsc")
 NOWHERE = {"AGENTBOX_DOCKER_HOST": "unix:///nowhere/docker.sock"}
 
 
-@pytest.fixture(scope="module", params=RUNTIMES)
-def server(
-    request: pytest.FixtureRequest, docker_engine: TestEngine, start_server: Callable[..., RunningServer]
-) -> RunningServer:
-    if request.param not in docker_engine.runtimes:
-        pytest.skip(f"the engine has no runtime {request.param}")
-    return start_server(
-        AGENTBOX_SANDBOX_BACKEND="docker", AGENTBOX_DOCKER_RUNTIME=request.param, **docker_engine.environment
-    )
+@pytest.fixture(scope="module")
+def allowed() -> Iterator[int]:
+    """The port of a service of this host that the servers' operator allows."""
+    service = http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+    threading.Thread(target=service.serve_forever, daemon=True).start()
+    yield service.server_port
+    service.shutdown()
+    service.server_close()
 
 
 @pytest.fixture(scope="module")
+def serving(
+    docker_engine: TestEngine, start_server: Callable[..., RunningServer], allowed: int
+) -> Callable[[str], RunningServer]:
+    """The server whose containers are of a runtime."""
+
+    @functools.cache
+    def start(runtime: str) -> RunningServer:
+        return start_server(
+            AGENTBOX_SANDBOX_BACKEND="docker",
+            AGENTBOX_DOCKER_RUNTIME=runtime,
+            AGENTBOX_EGRESS_ALLOWLIST=f"127.0.0.1:{allowed}",
+            **docker_engine.environment,
+        )
+
+    return start
+
+
+@pytest.fixture(params=RUNTIMES)
+def server(request: pytest.FixtureRequest, serving: Callable[[str], RunningServer]) -> RunningServer:
+    """Asked for by what may differ between kernels."""
+    return serving(request.param)
+
+
+@pytest.fixture
 def client(server: RunningServer) -> Iterator[httpx.Client]:
     with server.client() as found:
         yield found
 
 
+@pytest.fixture
+def runc(serving: Callable[[str], RunningServer]) -> Iterator[httpx.Client]:
+    """A client where one runtime is enough."""
+    with serving("runc").client() as found:
+        yield found
+
+
 def run(client: httpx.Client, code: str, status: int = 200, **fields: Any) -> dict[str, Any]:
-    answer = client.post("/v1/run", json={"code": code, **fields})
+    # Without a list of its own a run has the operator's.
+    answer = client.post("/v1/run", json={"code": code, "egress_allowlist": [], **fields})
     assert answer.status_code == status, answer.text
     body: dict[str, Any] = answer.json()
     return body
@@ -91,9 +126,9 @@ def test_program_runs_in_the_image_without_privileges_or_network(client: httpx.C
     assert held["exec"] == "none"
 
 
-def test_node_and_bash_of_the_image_run_too(client: httpx.Client) -> None:
-    assert run(client, "console.log([1, 2].length)", language="javascript")["stdout"] == "2\n"
-    assert run(client, 'echo "$0 $PWD"; exit 3', language="bash")["exit_code"] == 3
+def test_node_and_bash_of_the_image_run_too(runc: httpx.Client) -> None:
+    assert run(runc, "console.log([1, 2].length)", language="javascript")["stdout"] == "2\n"
+    assert run(runc, 'echo "$0 $PWD"; exit 3', language="bash")["exit_code"] == 3
 
 
 def test_exit_code_and_signal_are_told_apart(client: httpx.Client) -> None:
@@ -114,9 +149,9 @@ def test_timeout_keeps_what_was_written_and_leaves_nothing(
     assert docker_engine.names(server.pid) == []
 
 
-def test_daemon_that_holds_stdout_does_not_delay_the_answer(client: httpx.Client) -> None:
+def test_daemon_that_holds_stdout_does_not_delay_the_answer(runc: httpx.Client) -> None:
     code = "import os, time\nif os.fork() == 0:\n os.setsid()\n time.sleep(60)\nprint('done')"
-    body = run(client, code, limits={"timeout_seconds": 30})
+    body = run(runc, code, limits={"timeout_seconds": 30})
     assert (body["stdout"], body["outcome"]) == ("done\n", "exited")
 
 
@@ -133,16 +168,16 @@ def test_output_is_bounded_and_of_any_bytes(client: httpx.Client) -> None:
     assert base64.b64decode(body["stdout_base64"]).startswith(b"\xffy")
 
 
-def test_files_and_snapshots_go_in_and_out(client: httpx.Client) -> None:
+def test_files_and_snapshots_go_in_and_out(runc: httpx.Client) -> None:
     given = {"data/in.txt": "given"}
     code = "import os\nos.makedirs('made')\nopen('made/out.txt', 'w').write(open('data/in.txt').read() + '!')"
-    body = run(client, code, files=given, return_files=["made/out.txt"], snapshot=True)
+    body = run(runc, code, files=given, return_files=["made/out.txt"], snapshot=True)
     assert base64.b64decode(body["files"]["made/out.txt"]["base64"]) == b"given!"
-    again = run(client, "print(open('made/out.txt').read())", snapshot_id=body["snapshot_id"])
+    again = run(runc, "print(open('made/out.txt').read())", snapshot_id=body["snapshot_id"])
     assert again["stdout"] == "given!\n"
 
 
-def test_disk_is_one_bounded_file_system(client: httpx.Client) -> None:
+def test_disk_is_one_bounded_file_system(runc: httpx.Client) -> None:
     code = (
         "import os\nwritten = 0\n"
         "for place in ('/work', '/tmp', '/dev/shm'):\n"
@@ -150,37 +185,114 @@ def test_disk_is_one_bounded_file_system(client: httpx.Client) -> None:
         "   while written < 64: written += file.write(bytes(1 << 20)) >> 20\n"
         " except OSError as error: print(place, error.errno)\nprint(written)"
     )
-    body = run(client, code, limits={"disk_mb": 16, "memory_mb": 256})
+    body = run(runc, code, limits={"disk_mb": 16, "memory_mb": 256})
     assert int(body["stdout"].splitlines()[-1]) <= 16
 
 
-def test_policy_is_refused_with_the_reason(client: httpx.Client) -> None:
-    answer = client.post("/v1/run", json={"code": "print(1)", "policy": "read: .\n"})
+READ_WRITE = """
+import json, os
+def attempt(function):
+    try:
+        return function()
+    except OSError as error:
+        return type(error).__name__
+print(json.dumps({
+    "data": attempt(lambda: open("data/given").read()), "other": attempt(lambda: open("other/given").read()),
+    "deny": attempt(lambda: open("data/denied").read()), "link": attempt(lambda: open("data/link").read()),
+    "write": attempt(lambda: open("out/made", "w").write("1")), "narrow": attempt(lambda: open("data/made", "w")),
+    "exec": attempt(lambda: os.posix_spawn("/bin/true", ["true"], {})),
+    "variables": sorted(os.environ.keys() & {"A", "B"}),
+}))
+"""
+
+
+def test_policy_is_held_by_what_the_container_shows_and_by_its_kernel(client: httpx.Client) -> None:
+    linked = run(
+        client,
+        "import os; os.makedirs('data'); os.symlink('/etc/passwd', 'data/link'); os.symlink('/etc', 'linked')",
+        snapshot=True,
+    )
+    body = run(
+        client,
+        READ_WRITE,
+        snapshot_id=linked["snapshot_id"],
+        files={"data/given": "read", "data/denied": "no", "other/given": "no"},
+        policy="read: ./data\nwrite: ./out\nread: ./linked\ndeny: read ./data/denied\nenv: A\n",
+        env={"A": "1", "B": "2"},
+        return_files=["out/made"],
+    )
+    assert body["exit_code"] == 0, body["stderr"]
+    seen = json.loads(body["stdout"])
+    assert (seen["data"], seen["write"], seen["variables"]) == ("read", 1, ["A"])
+    refused = {"PermissionError", "FileNotFoundError", "OSError"}
+    assert {seen["other"], seen["deny"], seen["narrow"], seen["exec"]} <= refused, seen
+    assert body["files"].keys() == {"out/made"}
+    held = body["enforcement"]
+    assert (held["filesystem"], held["exec"]) == ("kernel", "kernel")
+    assert body["trace"]["count"] > 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "word"),
+    [("exec: git status\n", "git status"), ("read: .\ndeny: read /etc/passwd\n", "a place of the image")],
+)
+def test_rule_that_no_container_holds_is_refused_with_the_reason(runc: httpx.Client, policy: str, word: str) -> None:
+    answer = runc.post("/v1/run", json={"code": "print(1)", "policy": policy})
     assert answer.status_code == 400
-    assert "container" in answer.json()["detail"]
+    assert word in answer.json()["detail"]
 
 
-def test_killed_server_s_containers_are_removed_at_the_next_start(
-    docker_engine: TestEngine, start_server: Callable[..., RunningServer]
+ASK = """
+import json, socket, sys
+def ask(host, port):
+    try:
+        with socket.create_connection((host, port), 10) as sock:
+            sock.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+            return sock.recv(100).decode("latin-1").split()[1]
+    except OSError as error:
+        return type(error).__name__
+print(json.dumps([ask("127.0.0.1", int(sys.argv[1])), ask("denied.test", 80)]))
+"""
+
+
+def test_container_reaches_what_the_gateway_allows_and_nothing_else(
+    client: httpx.Client, server: RunningServer, docker_engine: TestEngine, allowed: int
 ) -> None:
-    environment = {"AGENTBOX_SANDBOX_BACKEND": "docker", **docker_engine.environment}
-    victim = start_server(**environment)
+    body = run(client, ASK, args=[str(allowed)], egress_allowlist=[f"127.0.0.1:{allowed}"])
+    assert json.loads(body["stdout"]) == ["200", "gaierror"], body
+    assert body["enforcement"]["network"] == "gateway"
+    assert docker_engine.names(server.pid) == []
 
-    def kill_when_it_runs() -> None:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not docker_engine.names(victim.pid):
-            time.sleep(0.05)
-        victim.process.kill()
 
-    killer = threading.Thread(target=kill_when_it_runs)
-    killer.start()
-    with victim.client() as client, pytest.raises(httpx.TransportError):
-        client.post("/v1/run", json={"code": "import time; time.sleep(60)"})
-    killer.join()
-    assert docker_engine.names(victim.pid) != []
-    start_server(state=victim.state_dir, **environment)
-    assert docker_engine.names(victim.pid) == []
-    assert str(victim.state_dir) not in Path("/proc/self/mountinfo").read_text()
+OWNER = """
+import asyncio, sys, time
+from agentbox.isolation.backends.docker import DockerBackend
+from agentbox.isolation.facilities import DockerOptions, Facilities
+from agentbox.models import Confinement, Limits
+async def main():
+    facilities = await Facilities.open()
+    facilities.docker = DockerOptions(host=sys.argv[1])
+    limits = Limits(timeout_seconds=60, memory_mb=64, cpus=1.0, pids=16, disk_mb=8, max_output_bytes=1024)
+    await DockerBackend(facilities).launch(Confinement(limits), sys.argv[2])
+    print("launched", flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+async def test_what_a_killed_owner_leaves_is_removed_by_the_next_one(docker_engine: TestEngine, tmp_path: Path) -> None:
+    directory = tmp_path / f"box-{os.getpid()}"
+    directory.mkdir()
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, docker_engine.host, str(directory)], stdout=subprocess.PIPE, text=True
+    )
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "launched\n"
+    owner.kill()
+    owner.communicate()
+    assert docker_engine.names(owner.pid) != []
+    await sweep(docker_engine.docker())
+    assert docker_engine.names(owner.pid) == []
 
 
 def test_server_without_an_engine_does_not_start_and_says_why() -> None:
