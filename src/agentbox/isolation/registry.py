@@ -8,10 +8,15 @@ from collections.abc import Callable
 
 from agentbox.errors import UnknownBackendError
 from agentbox.isolation.backend import Backend
-from agentbox.isolation.backends.gvisor import GvisorBackend
 from agentbox.isolation.backends.jail import JailBackend
 from agentbox.isolation.backends.subprocess import SubprocessBackend
 from agentbox.isolation.facilities import Facilities
+
+
+def _gvisor(facilities: Facilities) -> Backend:
+    from agentbox.isolation.backends.gvisor import GvisorBackend
+
+    return GvisorBackend(facilities)
 
 
 def _docker(facilities: Facilities) -> Backend:
@@ -22,7 +27,7 @@ def _docker(facilities: Facilities) -> Backend:
 
 BACKENDS: dict[str, Callable[[Facilities], Backend]] = {
     "jail": JailBackend,
-    "gvisor": GvisorBackend,
+    "gvisor": _gvisor,
     "docker": _docker,
     "subprocess": SubprocessBackend,
     "unrestricted": lambda facilities: SubprocessBackend(facilities, "unrestricted"),
