@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _REPLAYED = ("python", "node")
 _TERMINAL_SIZE = (24, 80)
+# What a terminal takes while nobody reads it.
+_MAX_TYPED_BYTES = 4000
 _END_OF_INPUT = b"\x04"
 
 
@@ -264,9 +266,13 @@ class _Session:
         self, box: LiveBox, environment: dict[str, str], directory: str
     ) -> asyncio.Future[Any]:
         _, exited, master = await box.start_on_terminal(self._argv, environment, directory, _TERMINAL_SIZE)
-        # Nobody types: who reads finds the end.
+        typed = (self._recording.end or {}).get("terminal", {}).get("typed")
+        data = self._recorded_bytes(typed) if isinstance(typed, dict) else None
+        if typed:
+            self._report.notes.append("keys were typed, so what the terminal showed is not compared")
+        # Nobody types: who reads finds what was typed, then the end.
         with contextlib.suppress(OSError):
-            os.write(master, _END_OF_INPUT)
+            os.write(master, (data or b"")[:_MAX_TYPED_BYTES] + _END_OF_INPUT)
         stream = Stream((0, 1, 2), 1 if self._request.shows_output else -1)
         stream.adopt(master)
         self._streams = [stream]

@@ -31,6 +31,8 @@ class Stream:
         self.name = _NAMES.get(numbers, "output")
         self.numbers = numbers
         self.written = Growing(MAX_KEPT_BYTES)
+        # Of a terminal: what a person typed, which is shown on it among what the command wrote.
+        self.typed = Growing(MAX_KEPT_BYTES)
         self._target = target
         self._blocks = target >= 0 and not stat.S_ISREG(os.fstat(target).st_mode)
         self._reader, self.writer = -1, -1
@@ -69,6 +71,10 @@ class Stream:
         facts: dict[str, Any] = {"bytes": self.written.size, "sha256": self.written.sha256}
         if keeping is not None and self.written.size:
             facts["kept"] = keeping.keep(self.written.held())
+        if self.typed.size:
+            facts["typed"] = {"bytes": self.typed.size}
+            if keeping is not None:
+                facts["typed"]["kept"] = keeping.keep(self.typed.held())
         return facts
 
     async def _follow(self) -> None:

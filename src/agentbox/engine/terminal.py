@@ -133,6 +133,7 @@ class Terminal:
                 # The program's group has no parent in its session, so the kernel would pass the key over.
                 self._suspended()
                 continue
+            self.output.typed.feed(data)
             view = memoryview(data)
             while view:
                 try:
