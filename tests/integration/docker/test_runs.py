@@ -19,7 +19,8 @@ from typing import Any
 import httpx
 import pytest
 
-from agentbox.isolation.backends.docker.sweeping import sweep
+from agentbox.isolation.backends.docker.sweeping import sweep, sweep_mounts
+from agentbox.linux import mounts
 from tests.docker_engine import TestEngine
 from tests.integration.commands import agentbox, assert_is_told_what_to_do
 from tests.running_server import RunningServer
@@ -265,15 +266,18 @@ def test_container_reaches_what_the_gateway_allows_and_nothing_else(
 
 
 OWNER = """
-import asyncio, sys, time
+import asyncio, os, sys
 from agentbox.isolation.backends.docker import DockerBackend
 from agentbox.isolation.facilities import DockerOptions, Facilities
+from agentbox.linux.cgroup_owners import owner_name
 from agentbox.models import Confinement, Limits
 async def main():
     facilities = await Facilities.open()
     facilities.docker = DockerOptions(host=sys.argv[1])
     limits = Limits(timeout_seconds=60, memory_mb=64, cpus=1.0, pids=16, disk_mb=8, max_output_bytes=1024)
-    await DockerBackend(facilities).launch(Confinement(limits), sys.argv[2])
+    directory = f"{sys.argv[2]}/{owner_name()}/work"
+    os.makedirs(directory)
+    await DockerBackend(facilities).launch(Confinement(limits), directory)
     print("launched", flush=True)
     await asyncio.sleep(600)
 asyncio.run(main())
@@ -281,18 +285,21 @@ asyncio.run(main())
 
 
 async def test_what_a_killed_owner_leaves_is_removed_by_the_next_one(docker_engine: TestEngine, tmp_path: Path) -> None:
-    directory = tmp_path / f"box-{os.getpid()}"
-    directory.mkdir()
     owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, docker_engine.host, str(directory)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", OWNER, docker_engine.host, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
     assert owner.stdout is not None
     assert owner.stdout.readline() == "launched\n"
     owner.kill()
     owner.communicate()
     assert docker_engine.names(owner.pid) != []
+    daemon = docker_engine.docker().peer()
+    assert daemon is not None
+    assert mounts.below(str(tmp_path), str(daemon)) != []
     await sweep(docker_engine.docker())
+    sweep_mounts(daemon)
     assert docker_engine.names(owner.pid) == []
+    assert mounts.below(str(tmp_path), str(daemon)) == []
 
 
 def test_server_without_an_engine_does_not_start_and_says_why() -> None:
