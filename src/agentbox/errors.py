@@ -20,6 +20,7 @@ What guest code does (a timeout, an OOM kill, a non-zero exit, too much output) 
     +- IsolationError          the box could not be built
     |  +- BackendUnavailableError
     |  +- ConfinementError
+    |  +- EngineError          a container engine refused a call
     |  +- UnguardedError
     +- WorkspaceError
     |  +- UnsafeArchiveError
@@ -165,6 +166,12 @@ class ConfinementError(IsolationError):
     """A step of building the box failed: `data["step"]`, `data["errno"]`."""
 
     code = "confinement_failed"
+
+
+class EngineError(IsolationError):
+    """The Docker engine refused a call: `data["status"]` is its HTTP status. Never the result of a program."""
+
+    code = "docker_error"
 
 
 class UnguardedError(IsolationError):

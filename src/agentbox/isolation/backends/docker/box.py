@@ -9,8 +9,8 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 
-from agentbox.errors import AgentboxError, ConfinementError, InternalError
-from agentbox.isolation.backends.docker.engine import Engine, EngineError
+from agentbox.errors import AgentboxError, ConfinementError, EngineError, InternalError
+from agentbox.isolation.backends.docker.engine import Engine
 from agentbox.isolation.backends.docker.ground import Ground
 from agentbox.isolation.backends.docker.spec import Container, request_of
 from agentbox.isolation.backends.docker.streams import STDERR, STDOUT, pump_input, pump_output
@@ -203,7 +203,7 @@ class DockerBox:
             try:
                 state = (await self.inspect())["State"]
             except EngineError as error:
-                if error.status == 404:
+                if error.data["status"] == 404:
                     # Somebody else removed it.
                     return CommandExit(None)
                 raise

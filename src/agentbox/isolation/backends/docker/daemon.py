@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 import sys
 
-from agentbox.errors import AgentboxError, BackendUnavailableError
-from agentbox.isolation.backends.docker.engine import Engine, EngineError
+from agentbox.errors import AgentboxError, BackendUnavailableError, EngineError
+from agentbox.isolation.backends.docker.engine import Engine
 from agentbox.isolation.backends.docker.ground import ALONE, NATIVE_INIT, STAT
 from agentbox.isolation.requirement import Requirement
 
@@ -141,7 +141,7 @@ class Daemon:
         try:
             self.engine.ask("GET", f"/images/{quote(image, safe='')}/json", timeout=_LOOK_SECONDS)
         except EngineError as error:
-            if error.status == 404:
+            if error.data["status"] == 404:
                 return False
             raise
         return True

@@ -12,13 +12,12 @@ import socket
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from agentbox.errors import AgentboxError, BackendUnavailableError, InternalError, IsolationError
+from agentbox.errors import AgentboxError, BackendUnavailableError, EngineError, InternalError, IsolationError
 from agentbox.isolation.backends.docker import sweeping
 from agentbox.isolation.backends.docker.agent_stream import ContainerStream
 from agentbox.isolation.backends.docker.box import program_bytes
 from agentbox.isolation.backends.docker.daemon import Daemon
 from agentbox.isolation.backends.docker.durable_ground import DurableGround, clear
-from agentbox.isolation.backends.docker.engine import EngineError
 from agentbox.isolation.backends.docker.ground import FILTER, INIT
 from agentbox.isolation.backends.docker.holding import hold
 from agentbox.isolation.backends.docker.spec import (
@@ -240,7 +239,7 @@ class DockerDurableBox:
         try:
             await self._engine.call("HEAD", f"/containers/{self.container}/archive", {"path": program})
         except EngineError as error:
-            if error.status == 404 and await self.alive():
+            if error.data["status"] == 404 and await self.alive():
                 raise FileNotFoundError(2, f"the image has no {program}") from error
             raise
 
@@ -264,7 +263,7 @@ class DockerDurableBox:
         try:
             state = (await self._inspect())["State"]
         except EngineError as error:
-            return f"container {self.container} was removed" if error.status == 404 else error.message
+            return f"container {self.container} was removed" if error.data["status"] == 404 else error.message
         except AgentboxError as error:
             return error.message
         return "it had used up its memory" if state.get("OOMKilled") else str(state.get("Error", ""))

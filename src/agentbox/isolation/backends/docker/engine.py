@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 from urllib.parse import quote, urlencode
 
-from agentbox.errors import BackendUnavailableError, IsolationError
+from agentbox.errors import BackendUnavailableError, EngineError
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 # 20.10 has it, and everything that is used here.
@@ -29,17 +29,6 @@ _LONG_SECONDS = 900.0
 _THREADS = 16
 _CHUNK_BYTES = 1 << 20
 _CREDENTIALS = struct.Struct("iII")
-
-
-class EngineError(IsolationError):
-    """The engine refused a call: `data["status"]` is its HTTP status. Never a result of a program."""
-
-    code = "docker_error"
-
-    @property
-    def status(self) -> int:
-        """The HTTP status of the answer."""
-        return int(self.data.get("status", 0))  # type: ignore[call-overload, no-any-return]
 
 
 class _Connection(http.client.HTTPConnection):

@@ -11,9 +11,8 @@ import struct
 import tarfile
 from collections.abc import Mapping
 
-from agentbox.errors import AgentboxError
+from agentbox.errors import AgentboxError, EngineError
 from agentbox.isolation.backends.docker.daemon import Daemon
-from agentbox.isolation.backends.docker.engine import EngineError
 from agentbox.isolation.backends.docker.spec import LABEL_KIND, LABEL_OWNER, Container, request_of
 from agentbox.isolation.interpreters import Found
 from agentbox.linux.cgroup_owners import owner_name
@@ -123,7 +122,7 @@ def _loads(daemon: Daemon, image: str, program: str) -> bool:
             path = (head[2:].split(b"\n", 1)[0].split() or [b"/bin/sh"])[0].decode(errors="surrogateescape")
         return False
     except EngineError as error:
-        if error.status == 404:
+        if error.data["status"] == 404:
             return False
         raise
     finally:

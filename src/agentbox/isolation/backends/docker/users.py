@@ -6,7 +6,8 @@ from __future__ import annotations
 import io
 import tarfile
 
-from agentbox.isolation.backends.docker.engine import Engine, EngineError
+from agentbox.errors import EngineError
+from agentbox.isolation.backends.docker.engine import Engine
 
 _MAX_BYTES = 1 << 20
 
@@ -38,7 +39,7 @@ def _file(engine: Engine, container: str, path: str) -> bytes | None:
     try:
         content = engine.read("GET", f"/containers/{container}/archive", {"path": path})
     except EngineError as error:
-        if error.status == 404:
+        if error.data["status"] == 404:
             return None
         raise
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
@@ -53,7 +54,7 @@ def _exists(engine: Engine, container: str, path: str) -> bool:
     try:
         engine.read("HEAD", f"/containers/{container}/archive", {"path": path})
     except EngineError as error:
-        if error.status == 404:
+        if error.data["status"] == 404:
             return False
         raise
     return True
