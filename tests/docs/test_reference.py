@@ -26,7 +26,7 @@ PAGES = sorted(
 
 # Names that stand in the environment of tests, benchmarks or guests, or of clients, and are no settings.
 OTHER_VARIABLES = re.compile(
-    r"AGENTBOX_(TEST|BENCH)_[A-Z0-9_]+|AGENTBOX_(URL|RUN_ID|POLICY|CHANNEL|ROOT|MODE|ENFORCE|WALL|PRIVATE|ENTRY|NODE_FLAGS)\b"
+    r"AGENTBOX_(TEST|BENCH)_[A-Z0-9_]+|AGENTBOX_(URL|RUN_ID|POLICY|CHANNEL|ROOT|MODE|ENFORCE|WALL|PRIVATE|ENTRY|NODE_FLAGS|SEED|CLOCKS)\b"
 )
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,19 @@ def test_python_agent_works_and_is_held(project: Project) -> None:
     assert "NOT BLOCKED" not in done.text
     assert (project.directory / "out" / "summary.txt").read_text().startswith("10 words")
     assert project.verdict()[0] == 0
+
+
+def test_agent_with_the_functions_for_agents_is_replayed(project: Project) -> None:
+    done = project.run("/usr/bin/python3", "report.py")
+    assert done.exit_code == 0, done
+    assert "hello agent: 10 words at " in done.text
+    assert done.text.count("blocked: policy denies ") == 4
+    assert "NOT BLOCKED" not in done.text
+    replayed = subprocess.run(
+        [*project.command, "replay"], cwd=project.directory, env=project.environ(), capture_output=True, check=False
+    )
+    assert replayed.returncode == 0, replayed
+    assert done.text.splitlines()[:5] == replayed.stdout.decode().splitlines()[:5]
 
 
 def test_node_agent_works_and_is_held(project: Project) -> None:

@@ -37,7 +37,7 @@ def happens(name: str, op: str, args: dict[str, Any], act: Callable[[], Any], *,
         spec = told.told(error)
         if spec is None:
             ask(name, "leave")
-            raise
+            raise _public(error) from None
         ask(name, "end", op, args, {"error": spec})
         raise told.raised(spec) from None
     ask(name, "end", op, args, {"result": result})
@@ -63,7 +63,7 @@ def ask(name: str, what: str, *arguments: Any) -> Any:
         raise _outside(name)
     failed, value = reply
     if failed:
-        raise value
+        raise _public(value)
     return value
 
 
@@ -102,6 +102,18 @@ def sha256(content: bytes) -> str:
     from hashlib import sha256
 
     return sha256(content).hexdigest()
+
+
+def _public(error: BaseException) -> BaseException:
+    """An error of the guard as the one of the same name that a program can import."""
+    if isinstance(error, Exception) and type(error).__module__ == "agentbox":
+        try:
+            from agentbox import errors
+        except ImportError:
+            return error
+        found: BaseException = getattr(errors, type(error).__name__, type(error))(str(error))
+        return found
+    return error
 
 
 def _outside(name: str) -> Exception:
