@@ -307,6 +307,6 @@ class ContainerLeft:
         try:
             await self.daemon.engine.call("DELETE", f"/containers/{self.listed['Id']}", {"force": "1", "v": "1"})
         except EngineError as error:
-            if error.status != 404:
+            if error.data["status"] != 404:
                 raise
         await asyncio.to_thread(clear, self.listed["Labels"].get(LABEL_PLACE, ""), self.daemon.process())
