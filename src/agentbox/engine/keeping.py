@@ -84,19 +84,18 @@ class Keeping:
         key, text = args.get("key"), args.get("b64")
         if not (isinstance(key, str) and 0 < len(key) <= _MAX_KEY_CHARACTERS and isinstance(text, str)):
             return
-        growing = self._growing.get((holder, key))
-        if growing is None:
-            if len(self._growing) >= _MAX_KEYS:
-                return
-            growing = self._growing[holder, key] = Growing(min(MAX_KEPT_BYTES, self._room))
         try:
             data = binascii.a2b_base64(text, strict_mode=True)
         except (binascii.Error, ValueError):
             return
-        if len(data) <= _MAX_PIECE_BYTES:
-            before = growing.held_bytes
-            growing.feed(data)
-            self._room -= growing.held_bytes - before
+        growing = self._growing.get((holder, key))
+        if growing is None:
+            if len(self._growing) >= _MAX_KEYS or len(data) > _MAX_PIECE_BYTES:
+                return
+            growing = self._growing[holder, key] = Growing(min(MAX_KEPT_BYTES, self._room))
+        before = growing.held_bytes
+        growing.feed(data)
+        self._room -= growing.held_bytes - before
 
     def resolved(self, holder: int, value: Any) -> Any:
         """A record's arguments or result, with hashes in place of the keys at its top level."""
