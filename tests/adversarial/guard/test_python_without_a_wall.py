@@ -207,6 +207,17 @@ def test_blocks_changing_by(host: Host, python: str, trick: str) -> None:
     assert done.of("deny", "write")
 
 
+@pytest.mark.parametrize("call", ["os.fchmod(fd, 0o600)", "os.chmod(fd, 0o600)", "os.utime(fd, (1, 1))"])
+def test_blocks_changing_what_was_opened_for_reading(host: Host, python: str, call: str) -> None:
+    with unchanged(host.project / "data" / "a.txt"):
+        done = host.run(POLICY, [python, "-c", BEFORE.format(secret="") + f"fd = os.open('data/a.txt', 0)\n{call}"])
+    assert "PermissionError: agentbox: policy denies write" in done.stderr
+    own = (
+        "fd = os.open('out/own', os.O_CREAT | os.O_RDWR); os.fchmod(fd, 0o600); os.unlink('out/own'); os.fchmod(fd, 0)"
+    )
+    assert host.run(POLICY, [python, "-c", f"import os; {own}"]).exit_code == 0
+
+
 @pytest.mark.parametrize("trick", SENDS)
 def test_blocks_sending_by(host: Host, python: str, trick: str) -> None:
     with unheard() as port:

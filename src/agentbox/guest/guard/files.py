@@ -215,10 +215,21 @@ class Files:
         def handler(*arguments: Any) -> Any:
             given = arguments[0]
             if type(given) is int:
-                return None
+                return self._change_open(op, given)
             return self.change(op, given, arguments[directory] if directory is not None else -1)
 
         return handler
+
+    def _change_open(self, op: str, descriptor: int) -> Any:
+        """A change of an open file, which may have been opened for reading alone: behind a wall the kernel holds it."""
+        if not self._effects.strict:
+            return None
+        try:
+            path = self._paths.directory_of(descriptor)
+        except OSError:
+            return None
+        # What has no name (a pipe, a file that was removed) is nobody else's.
+        return self.change(op, path) if path[:1] == "/" and not path.endswith(" (deleted)") else None
 
     def change(self, op: str, given: Any, directory: Any = -1, extra: Any = None) -> Any:
         """Whether one path may be made, removed or changed."""
