@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import concurrent.futures
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +19,10 @@ from typing import Any
 import httpx
 import pytest
 
+from agentbox.errors import IsolationError
+from agentbox.isolation.backends.gvisor import GvisorBackend
+from agentbox.isolation.facilities import Facilities
+from agentbox.models import Confinement, Limits
 from tests.integration.gvisor.conftest import Run
 
 HELD = {"filesystem", "network", "memory", "pids", "cpu", "disk"}
@@ -278,3 +284,29 @@ def _wait_until_gone(pid: int) -> None:
         return
     assert select.select([fd], [], [], 20)[0], f"{pid} lives on"
     os.close(fd)
+
+
+def test_box_whose_kernel_was_killed_says_so_and_the_next_one_works() -> None:
+    limits = Limits(timeout_seconds=20, memory_mb=256, cpus=1.0, pids=64, disk_mb=16, max_output_bytes=1 << 16)
+
+    async def main() -> None:
+        facilities = await Facilities.open()
+        try:
+            backend = GvisorBackend(facilities)
+            first, second = [await backend.launch(Confinement(limits)) for _ in range(2)]
+            with open(os.devnull, "r+b") as nothing:
+                stdio = [nothing.fileno()] * 3
+                ended = await first.start(["/bin/sleep", "1000"], {}, "/work", stdio)
+                for pid in _gvisors_of(os.getpid()):
+                    os.kill(pid, signal.SIGKILL)
+                assert (await ended).status is None
+                with pytest.raises(IsolationError, match="before its program began"):
+                    await second.start(["/bin/true"], {}, "/work", stdio)
+                third = await backend.launch(Confinement(limits))
+                assert (await (await third.start(["/bin/true"], {}, "/work", stdio))).status == 0
+            for box in (first, second, third):
+                await box.destroy()
+        finally:
+            await facilities.close()
+
+    asyncio.run(main())

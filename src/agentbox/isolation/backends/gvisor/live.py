@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 
-from agentbox.errors import ConfinementError
+from agentbox.errors import ConfinementError, IsolationError
 from agentbox.isolation.backend import LiveBox
 from agentbox.isolation.backends.gvisor.events import EVERYTHING, NO_RULES, PROGRAMS
 from agentbox.isolation.backends.gvisor.planning import group_limits
@@ -94,7 +95,14 @@ class GvisorLiveBox(LiveBox):
         self, argv: Sequence[str], env: Mapping[str, str], cwd: str, stdio: Sequence[int]
     ) -> tuple[int, asyncio.Future[CommandExit]]:
         """See LiveBox."""
-        key, ended = await super().start_with_signals(argv, env, cwd, stdio)
+        try:
+            key, ended = await super().start_with_signals(argv, env, cwd, stdio)
+        except OSError as error:
+            if error.errno in (errno.ESRCH, errno.ECONNREFUSED, errno.EPIPE) or not self.is_alive():
+                raise IsolationError(
+                    f"the box ended before its program began: {error}", hint="nothing has run; try again"
+                ) from error
+            raise
         self._tell(key, argv)
         return key, ended
 
