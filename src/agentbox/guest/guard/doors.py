@@ -93,6 +93,10 @@ def patch(module: Any, name: str) -> None:
     """Patch a module that has been loaded just now."""
     if name == "_posixsubprocess":
         module.fork_exec = _asking("fork_exec")
+        loaded = sys.modules.get("subprocess")
+        # A warm interpreter may have it already, with the function as it was.
+        if loaded is not None and hasattr(loaded, "_fork_exec"):
+            loaded._fork_exec = module.fork_exec  # type: ignore[attr-defined]
     elif name == "_socket":
         for function in ("getaddrinfo", "gethostbyname", "gethostbyname_ex"):
             setattr(module, function, _asking(function))

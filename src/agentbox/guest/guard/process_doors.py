@@ -8,6 +8,7 @@ import _signal  # type: ignore[import-not-found]
 import atexit
 import os
 import posix
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,11 +26,23 @@ def install(ask: Any, bound: Any, replace: Any) -> None:
     real_wait = posix.waitpid
     for name in ("waitpid", "wait", "wait3", "wait4"):
         replace(name, _waiting(getattr(posix, name), ask, bound, name))
+    loaded = sys.modules.get("subprocess")
+    if loaded is not None:
+        _wait_there(loaded, real_wait)
     replace("waitid", _waiting_by_id(posix.waitid, ask, bound))
     replace("system", _system(real_wait, ask, bound))
     os._spawnvef = _spawnvef(real_wait, ask, bound)  # type: ignore[attr-defined]
     replace("_exit", _ending(posix._exit, ask, bound))
     atexit.register(lambda: ask("spawns end"))
+
+
+def _wait_there(subprocess: Any, real: Any) -> None:
+    """A warm interpreter may have `subprocess` already, which keeps the function that it waits with."""
+    kept = getattr(subprocess, "_del_safe", None)
+    if kept is not None:
+        kept.waitpid = posix.waitpid
+    poll = subprocess.Popen._internal_poll
+    poll.__defaults__ = tuple([posix.waitpid if value is real else value for value in poll.__defaults__ or ()])
 
 
 def _spawning(ask: Any, bound: Any, name: str) -> Any:
