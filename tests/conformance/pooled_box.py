@@ -44,6 +44,7 @@ class PooledBackend:
         self.requirements = jail.requirements
         self.claims: object = jail.claims
         self.refuses: object = jail.refuses
+        self.interpreters: object = jail.interpreters
 
     @property
     def argv(self) -> tuple[str, ...]:
