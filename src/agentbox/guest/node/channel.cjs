@@ -27,11 +27,11 @@ class Channel {
     this.at = null;
   }
 
-  // Tell the host, and wait for nothing. `lane` and `result` may be given.
-  send(kind, op, args, { lane = this.lane, result } = {}) {
+  // Tell the host, and wait for nothing. `lane` and `result` may be given; `expected` is what it must be anyhow.
+  send(kind, op, args, { lane = this.lane, result, expected = false } = {}) {
     try {
       this.before(lane);
-      const at = this.at && kind !== 'keep' ? this.at(kind === 'deny' ? '' : lane) : undefined;
+      const at = this.at && kind !== 'keep' ? this.at(kind === 'deny' ? '' : lane, expected) : undefined;
       this.write(encode({ id: 0, kind, op, args, lane, result, at }));
     } catch {
       // A host that is gone is no reason to stop what needs no answer.
@@ -39,12 +39,14 @@ class Channel {
     }
   }
 
-  // The host's answer; throws when there is none: then nothing that must be recorded may happen.
-  ask(kind, op, args, { lane = this.lane, result } = {}) {
+  // The host's answer; throws when there is none: then nothing that must be recorded may happen. `ahead` asks in a replay
+  // for what comes next, too.
+  ask(kind, op, args, { lane = this.lane, result, ahead = false } = {}) {
     const id = ++this.number;
     try {
       this.before(lane);
-      this.write(encode({ id, kind, op, args, lane, result, ack: true, at: this.at ? this.at(lane) : undefined }));
+      const at = this.at ? this.at(lane) : undefined;
+      this.write(encode({ id, kind, op, args, lane, result, ack: true, at: ahead ? { ...at, ahead } : at }));
       const answer = parse(this.read(this.read(4).readUInt32LE(0)).toString('utf8'));
       if (answer.id !== id) throw new FrameError('fields');
       return answer;

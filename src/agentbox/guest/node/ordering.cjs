@@ -7,13 +7,12 @@ const fs = require('node:fs');
 const timers = require('node:timers');
 const timersPromises = require('node:timers/promises');
 const { promisify: { custom } } = require('node:util');
-const zlib = require('node:zlib');
 
 const { dressed } = require('./dressing.cjs');
 
 const CRYPTO = ['checkPrime', 'generateKey', 'generateKeyPair', 'generatePrime', 'hkdf', 'pbkdf2', 'randomBytes', 'randomFill',
   'randomInt', 'scrypt', 'sign', 'verify', 'argon2', 'diffieHellman'];
-const ZLIB = /^(?:(?:de|in)flate(?:Raw)?|g(?:un)?zip|unzip|brotli(?:Dec|C)ompress|zstd(?:Dec|C)ompress)$/;
+const { binding } = process;
 const HANDLE = ['appendFile', 'chmod', 'chown', 'close', 'datasync', 'read', 'readFile', 'readv', 'stat', 'sync', 'truncate', 'utimes',
   'write', 'writeFile', 'writev'];
 
@@ -58,10 +57,42 @@ function install(turns) {
   for (const name of Object.keys(fs)) if (fs[`${name}Sync`]) callback(turns, fs, name);
   for (const name of Object.keys(fs.promises)) if (name !== 'watch') promise(turns, fs.promises, name);
   for (const name of CRYPTO) if (crypto[name]?.length !== undefined) callback(turns, crypto, name);
-  for (const name of Object.keys(zlib)) if (ZLIB.test(name)) callback(turns, zlib, name);
   const subtle = Object.getPrototypeOf(crypto.webcrypto.subtle);
   for (const name of Object.getOwnPropertyNames(subtle)) if (name !== 'constructor' && name !== 'supports') promise(turns, subtle, name);
   installTimers(turns);
+  for (const prototype of compressors()) installCompressor(turns, prototype);
+}
+
+// The prototypes of what compresses, below its streams. To load those takes longer than all else here.
+function compressors() {
+  let found;
+  try {
+    found = Object.values(binding.call(process, 'zlib')).map((one) => one.prototype);
+  } catch {
+    // Node's own permissions are in the way.
+    const zlib = require('node:zlib');
+    found = Object.keys(zlib).filter((name) => /^create(?:Gzip|Brotli|Zstd)/.test(name)).map((name) => {
+      const stream = zlib[name]();
+      const prototype = Object.getPrototypeOf(stream._handle);
+      stream.destroy();
+      return prototype;
+    });
+  }
+  return found.filter((one) => typeof one?.init === 'function' && typeof one.write === 'function');
+}
+
+function installCompressor(turns, prototype) {
+  const { init, write } = prototype;
+  const numbers = new WeakMap();
+  prototype.init = function (...given) {
+    return Reflect.apply(init, this, given.map((one) => (typeof one !== 'function' ? one : function (...found) {
+      turns.end(numbers.get(this), () => Reflect.apply(one, this, found));
+    })));
+  };
+  prototype.write = function (...given) {
+    numbers.set(this, turns.begin());
+    return Reflect.apply(write, this, given);
+  };
 }
 
 // The methods of file handles, once there is one.

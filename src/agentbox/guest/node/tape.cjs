@@ -45,7 +45,7 @@ class Tape {
     this.next = 0;
     this.ending = false;
     this.turns = new Turns(this);
-    if (replay) channel.at = (lane) => this.at(lane);
+    if (replay) channel.at = (lane, expected) => this.at(lane, expected);
     channel.ahead = () => (replay ? this.moved() : this.flush());
   }
 
@@ -118,12 +118,13 @@ class Tape {
   }
 
   // What goes with a question: where the program stands, and what was served to it and not used. The host takes that back.
-  at(lane) {
-    if (lane !== this.channel.own) return whereabouts();
+  at(lane, expected) {
+    const where = expected ? {} : whereabouts();
+    if (lane !== this.channel.own) return where;
     const unused = this.served.length - this.next;
     this.served = [];
     this.next = 0;
-    return unused > 0 ? { ...whereabouts(), unused } : whereabouts();
+    return unused > 0 ? { ...where, unused } : where;
   }
 
   // The thread ends: what is called from now on is sent at once.
