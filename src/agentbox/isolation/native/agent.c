@@ -22,7 +22,7 @@ struct command {
 	uid_t uid;
 	gid_t gid;
 	int control, in, out, err;
-	int terminal, own, started, exited, closed;
+	int terminal, own, direct, started, exited, closed;
 	// 1 it ended, 2 it was killed; its status.
 	int keeper_gone, keeper_status;
 	int in_ending;
@@ -395,11 +395,12 @@ int main(void)
 	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	// Nobody of the same uid may look into it, or take its descriptors out of /proc.
 	prctl(PR_SET_DUMPABLE, 0);
-	signal(SIGHUP, SIG_IGN);
-	signal(SIGINT, SIG_IGN);
-	signal(SIGQUIT, SIG_IGN);
-	signal(SIGTERM, SIG_IGN);
-	signal(SIGPIPE, SIG_IGN);
+	for (int number = 1; number < NSIG; number++)
+		signal(number, SIG_DFL);
+	for (int number = 1; number < NSIG; number++)
+		signal(number, SIG_DFL);
+	ignore_signals(SIG_IGN);
+	open_nothing();
 	struct sigaction action = {.sa_handler = on_child};
 	sigaction(SIGCHLD, &action, NULL);
 	sigemptyset(&blocked);

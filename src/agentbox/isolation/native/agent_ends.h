@@ -72,8 +72,15 @@ static void reap(void)
 				// Its reports are still in the pipe.
 				command->keeper_gone = WIFEXITED(status) ? 1 : 2;
 				command->keeper_status = status;
+				if (command->direct) {
+					struct report end = {.kind = EXIT, .status = status};
+					count_usage(&end, &usage);
+					command->keeper_gone = 1;
+					know_end(command, &end);
+				}
 			} else if (command->pid == pid && !command->own) {
-				struct report end = {.kind = EXIT, .status = status, .rss = (uint64_t)usage.ru_maxrss * 1024};
+				struct report end = {.kind = EXIT, .status = status};
+				count_usage(&end, &usage);
 				know_end(command, &end);
 			}
 		}
@@ -108,20 +115,26 @@ static int is_orphan(const struct living *one)
 }
 
 // Mark what belongs to a command: all below its keeper, and what dead keepers left. Returns how many.
-static int mark_command(const struct command *command)
+static int mark_in(const struct command *command, int recently)
 {
 	int orphans = 0;
-	if (take_census(&population) < 0)
+	if (!recently && take_census(&population) < 0)
 		return 0;
 	for (int i = 0; i < population.count; i++) {
 		struct living *one = &population.all[i];
+		one->marked = 0;
 		if (one->pid == command->keeper && !command->keeper_gone)
-			// The process of an operation is its own keeper.
-			one->marked = command->own ? 1 : 2, orphans += one->marked == 1;
+			// The process of an operation is its own keeper, and so is a command that has none.
+			one->marked = command->own || command->direct ? 1 : 2, orphans += one->marked == 1;
 		else if (is_orphan(one) && (subreaping || may_belong(one->pid, command->id)))
 			one->marked = 1, orphans++;
 	}
 	return orphans + mark_descendants(&population);
+}
+
+static int mark_command(const struct command *command)
+{
+	return mark_in(command, 0);
 }
 
 // Tell what can be told; returns whether the command is over.
@@ -146,12 +159,17 @@ static int settle(struct command *command)
 	if (!subreaping && !command->own) {
 		uint64_t now = now_ms();
 		// The first look is not at once: it would hold up what comes next.
+		static uint64_t looked_at;
 		if (!command->next_look && !command->killing)
-			command->next_look = now + LOOK_MS;
+			// At the same time as all others, who then share a census.
+			command->next_look = (now / LOOK_MS + 2) * LOOK_MS;
 		if (now < command->next_look)
 			return 0;
-		if (mark_command(command)) {
-			command->next_look = now + LOOK_MS;
+		int recently = !command->killing && now - looked_at < LOOK_MS / 4;
+		if (!recently)
+			looked_at = now;
+		if (mark_in(command, recently)) {
+			command->next_look = (now / LOOK_MS + 1) * LOOK_MS;
 			return 0;
 		}
 	}

@@ -4,14 +4,20 @@
 
 static int report_fd = -1;
 
+static void close_stdio(const int stdio[3]);
+
+static void count_usage(struct report *report, const struct rusage *usage)
+{
+	report->cpu_us = (usage->ru_utime.tv_sec + usage->ru_stime.tv_sec) * 1000000ull + usage->ru_utime.tv_usec +
+			 usage->ru_stime.tv_usec;
+	report->rss = (uint64_t)usage->ru_maxrss * 1024;
+}
+
 static void tell(uint32_t kind, uint32_t status, const struct rusage *usage, const char *text)
 {
 	struct report report = {.kind = kind, .status = status};
-	if (usage) {
-		report.cpu_us = (usage->ru_utime.tv_sec + usage->ru_stime.tv_sec) * 1000000ull + usage->ru_utime.tv_usec +
-				usage->ru_stime.tv_usec;
-		report.rss = (uint64_t)usage->ru_maxrss * 1024;
-	}
+	if (usage)
+		count_usage(&report, usage);
 	snprintf(report.text, sizeof report.text, "%s", text ? text : "");
 	write_all(report_fd, &report, sizeof report);
 }
@@ -158,11 +164,23 @@ static void execute(char **argv, char **variables)
 	errno = denied ? EACCES : ENOENT;
 }
 
+// Those whose handling this program changes; all others are as a new program has them since it began. In gVisor each call
+// counts.
+static const int changed_signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGCHLD};
+
+// What an agent ignores, and no program should; every other signal is as it should be since the agent began.
+static const int IGNORED[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE};
+
+static void ignore_signals(void (*how)(int))
+{
+	for (size_t i = 0; i < sizeof IGNORED / sizeof *IGNORED; i++)
+		signal(IGNORED[i], how);
+}
+
 static void plain_signals(void)
 {
 	sigset_t none;
-	for (int number = 1; number < NSIG; number++)
-		signal(number, SIG_DFL);
+	ignore_signals(SIG_DFL);
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
@@ -177,6 +195,52 @@ static int take_stdio(const int stdio[3], int terminal)
 		if (dup2(stdio[target], target) < 0)
 			return -1;
 	return 0;
+}
+
+struct identity {
+	uid_t uid;
+	gid_t gid;
+};
+
+// Start the command; -1 with errno, and what it was that failed. `identity` is who it becomes, in `directory`, where
+// this process is not that already. By vfork: no page of the agent is copied.
+static pid_t spawn(const struct request *request, char **variables, const int stdio[3], const struct identity *identity,
+		   const char **what)
+{
+	volatile int why = 0;
+	const char *volatile failed = NULL;
+	pid_t pid = vfork();
+	if (pid == 0) {
+		failed = "stdio";
+		if (take_stdio(stdio, request->flags & TERMINAL) == 0) {
+			failed = NULL;
+			if (identity) {
+				umask(022);
+				if (become(identity->uid, identity->gid) < 0)
+					failed = "cannot become that user";
+				else if (*request->directory && chdir(request->directory) < 0)
+					failed = request->directory;
+			}
+			if (!failed) {
+				failed = request->argv[0];
+				if (report_fd >= 0)
+					// Whom a keeper has that is killed before it can tell.
+					tell(TRYING, getpid(), NULL, NULL);
+				plain_signals();
+				execute(request->argv, variables);
+			}
+		}
+		why = errno;
+		_exit(127);
+	}
+	*what = failed ? failed : "fork";
+	if (pid > 0 && why) {
+		while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+			;
+		errno = why;
+		return -1;
+	}
+	return pid;
 }
 
 static void fail(const char *what)
@@ -214,12 +278,9 @@ static void keep(const struct request *request, const int stdio[3], int report)
 	report_fd = report;
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	prctl(PR_SET_NAME, "agentbox-keeper");
+	signal(SIGCHLD, SIG_DFL);
 	plain_signals();
-	signal(SIGHUP, SIG_IGN);
-	signal(SIGINT, SIG_IGN);
-	signal(SIGQUIT, SIG_IGN);
-	signal(SIGTERM, SIG_IGN);
-	signal(SIGPIPE, SIG_IGN);
+	ignore_signals(SIG_IGN);
 	if (resolve_user(request->user, &uid, &gid) < 0) {
 		errno = EINVAL;
 		fail("the box has no such user");
@@ -234,30 +295,12 @@ static void keep(const struct request *request, const int stdio[3], int report)
 	char **variables = merged_environment(request);
 	if (!variables)
 		fail("environment");
-	volatile int why = 0;
-	const char *volatile what = NULL;
-	pid_t pid = vfork();
-	if (pid == 0) {
-		if (take_stdio(stdio, request->flags & TERMINAL) < 0)
-			what = "stdio";
-		else {
-			what = request->argv[0];
-			// Whom a keeper has that is killed before it can tell.
-			tell(TRYING, getpid(), NULL, NULL);
-			plain_signals();
-			execute(request->argv, variables);
-		}
-		why = errno;
-		_exit(127);
-	}
+	const char *what;
+	pid_t pid = spawn(request, variables, stdio, NULL, &what);
 	if (pid < 0)
-		fail("fork");
-	if (what && why) {
-		errno = why;
 		fail(what);
-	}
 	tell(STARTED, pid, NULL, NULL);
-	close(stdio[0]), close(stdio[1]), close(stdio[2]);
+	close_stdio(stdio);
 	for (;;) {
 		int status;
 		struct rusage usage;

@@ -22,6 +22,18 @@ static int open_terminal(const struct request *request, uid_t uid, int *master)
 	return slave;
 }
 
+// What a command without input reads: a pipe that nobody writes to.
+static int nothing = -1;
+
+static void open_nothing(void)
+{
+	int ends[2];
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		_exit(71);
+	close(ends[1]);
+	nothing = ends[0];
+}
+
 // Descriptors for the command in `stdio`, the agent's ends in `command`. Returns -1 with errno; all are closed then.
 static int open_stdio(struct command *command, const struct request *request, int stdio[3])
 {
@@ -32,31 +44,28 @@ static int open_stdio(struct command *command, const struct request *request, in
 			return -1;
 		command->in = command->out;
 		command->terminal = 1;
-		stdio[1] = dup(stdio[0]);
-		stdio[2] = dup(stdio[0]);
+		stdio[1] = stdio[2] = stdio[0];
 		return 0;
 	}
 	int count = request->flags & MERGED ? 2 : 3;
-	for (int i = 0; i < count; i++)
+	int first = request->flags & WITH_STDIN ? 0 : 1;
+	for (int i = first; i < count; i++)
 		if (pipe2(pipes[i], O_CLOEXEC) < 0) {
 			int why = errno;
-			for (int j = 0; j < i; j++)
+			for (int j = first; j < i; j++)
 				close(pipes[j][0]), close(pipes[j][1]);
 			errno = why;
 			return -1;
 		}
 	if (request->flags & OWN)
-		for (int i = 0; i < count; i++)
+		for (int i = first; i < count; i++)
 			// A bigger pipe means fewer turns; it may be refused.
 			fcntl(pipes[i][0], F_SETPIPE_SZ, OPERATION_PIPE);
-	stdio[0] = pipes[0][0], command->in = pipes[0][1];
+	stdio[0] = first ? nothing : pipes[0][0], command->in = pipes[0][1];
 	stdio[1] = pipes[1][1], command->out = pipes[1][0];
+	stdio[2] = stdio[1];
 	if (count == 3)
 		stdio[2] = pipes[2][1], command->err = pipes[2][0];
-	else
-		stdio[2] = dup(stdio[1]);
-	if (!(request->flags & WITH_STDIN))
-		drop_fd(&command->in);
 	return 0;
 }
 
@@ -75,6 +84,42 @@ static void leave_agents_descriptors(const struct command *command)
 	for (int j = 0; j < 4; j++)
 		if (fds[j] >= 0)
 			close(fds[j]);
+}
+
+// Each descriptor once, whatever it is used for.
+static void close_stdio(const int stdio[3])
+{
+	for (int i = 0; i < 3; i++)
+		if (stdio[i] >= 0 && stdio[i] != nothing && (i == 0 || stdio[i] != stdio[i - 1]))
+			close(stdio[i]);
+}
+
+// Where the kernel has no subreapers a keeper keeps nothing: the command is the agent's own child. Returns its pid; -1
+// when that was told to have failed.
+static pid_t start_directly(uint32_t id, const struct request *request, struct command *command, const int stdio[3])
+{
+	struct identity identity;
+	const char *what = "environment";
+	pid_t pid = -1;
+	if (resolve_user(request->user, &identity.uid, &identity.gid) < 0) {
+		tell_failed(id, EINVAL, "the box has no such user");
+		return -1;
+	}
+	char **variables = merged_environment(request);
+	if (variables)
+		pid = spawn(request, variables, stdio, &identity, &what);
+	if (pid < 0) {
+		char text[PATH_MAX + 64];
+		int why = errno;
+		snprintf(text, sizeof text, "%s: %s", what, strerror(why));
+		tell_failed(id, why, text);
+	} else {
+		command->pid = pid;
+		command->direct = command->started = 1;
+		tell_number(STARTED, id, pid);
+	}
+	free(variables);
+	return pid;
 }
 
 static void start(uint32_t id, const struct request *request)
@@ -99,8 +144,12 @@ static void start(uint32_t id, const struct request *request)
 		free(command);
 		return;
 	}
-	if (pipe2(control, O_CLOEXEC) < 0) {
-		control[0] = control[1] = -1;
+	int told = 0;
+	control[0] = control[1] = -1;
+	if (!subreaping && !command->own) {
+		command->keeper = start_directly(id, request, command, stdio);
+		told = command->keeper < 0;
+	} else if (pipe2(control, O_CLOEXEC) < 0) {
 		command->keeper = -1;
 	} else {
 		command->control = control[0];
@@ -111,13 +160,12 @@ static void start(uint32_t id, const struct request *request)
 		}
 	}
 	int why = errno;
-	for (int i = 0; i < 3; i++)
-		if (stdio[i] >= 0)
-			close(stdio[i]);
+	close_stdio(stdio);
 	if (command->keeper < 0) {
 		char text[128];
 		snprintf(text, sizeof text, "fork: %s", strerror(why));
-		tell_failed(id, why, text);
+		if (!told)
+			tell_failed(id, why, text);
 		if (control[0] >= 0)
 			close(control[0]), close(control[1]);
 		if (command->terminal)
@@ -126,10 +174,11 @@ static void start(uint32_t id, const struct request *request)
 		free(command);
 		return;
 	}
-	close(control[1]);
+	if (control[1] >= 0)
+		close(control[1]);
 	int fds[] = {command->in, command->out, command->err, command->control};
 	for (int i = 0; i < 4; i++)
 		if (fds[i] >= 0)
-			fcntl(fds[i], F_SETFL, fcntl(fds[i], F_GETFL) | O_NONBLOCK);
+			fcntl(fds[i], F_SETFL, O_NONBLOCK);
 	commands[n_commands++] = command;
 }
