@@ -38,14 +38,15 @@ def freezing(given: dict[str, str], doors: Any, effects: Any, services: Any, spa
         frozen = Frozen(effects, drawn_from, sha256, clock_doors.real_clocks())
         for name, answer in (*frozen.services().items(), *spawning.answers().items()):
             services.add(name, answer)
-        generators, in_child = None, None
+        generators: Any = ()
+        in_child = None
         if not live:
             clock_doors.install(doors.ask, frozen.calls, frozen.quick, doors.bound, doors.later, effects.replay)
             generators, in_child = random_doors.install(
                 doors.ask, frozen.one, frozen.inside, doors.bound, doors.replace, doors.later
             )
         random_doors.install_order(doors.bound, doors.replace)
-        door("lane_doors").install(doors.ask, frozen.variable, generators, doors.bound, doors.replace, doors.later)
+        door("lane_doors").install(doors.ask, generators, doors.bound, doors.replace, doors.later)
 
         door("process_doors").install(doors.ask, doors.bound, doors.replace)
 

@@ -6,7 +6,6 @@ randomness. Loaded only there.
 from __future__ import annotations
 
 import sys
-from _contextvars import ContextVar
 from _thread import get_ident
 
 from .clocks import Clocks
@@ -36,10 +35,9 @@ class Frozen:
         self.inside: list[int] = []
         self._inside: list[int] = []
         self._many = False
-        self.variable: Any = ContextVar("lane")
+        self._variable: Any = None
         self._clocks = Clocks(effects, real, self.quick)
         self._randomness = Randomness(self._lanes, seed, sha256)
-        self._lanes.keep_in(self.variable)
         self._lanes.on_more = self.more_lanes
         self._lanes.on_effect = self.on_effect
         effects.clocks = self._clocks
@@ -57,6 +55,7 @@ class Frozen:
             "starts thread": self.starts_thread,
             "enter lane": lanes.enter,
             "leave lane": lanes.leave,
+            "task variable": self.task_variable,
             "task lane": lanes.task,
             "call lane": self.call_lane,
             "chunk lane": self.chunk_lane,
@@ -81,6 +80,15 @@ class Frozen:
         if not _HAS_EVENT:
             self._lanes.thread_starts(function)
         return None
+
+    def task_variable(self) -> Any:
+        """The context variable of a task's lane, for an event loop that gives tasks theirs."""
+        if self._variable is None:
+            from _contextvars import ContextVar
+
+            self._variable = ContextVar("lane")
+            self._lanes.keep_in(self._variable)
+        return self._variable
 
     def call_lane(self) -> Any:
         """The lane of a call that is given to a pool now."""

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 _ENDING = ("_exit", "abort")
 
 
-def install(ask: Any, lanes: Any, generators: Any, bound: Any, replace: Any, later: Any) -> None:
-    """Put the functions in their places. `lanes` is the context variable of a task's lane; `generators`, if there is
-    one, that of its random numbers, which a task does not share with the one that made it."""
+def install(ask: Any, generators: Any, bound: Any, replace: Any, later: Any) -> None:
+    """Put the functions in their places. The list `generators` has the context variable of random numbers, which one
+    lane does not share with another, if there are any."""
     for name in _ENDING:
         replace(name, _ending(getattr(posix, name), ask, bound, name))
     atexit.register(lambda: ask("ends"))
@@ -41,7 +41,7 @@ def install(ask: Any, lanes: Any, generators: Any, bound: Any, replace: Any, lat
     # From CPython 3.13 on it starts threads by a function of its own, which an event tells of.
     if hasattr(sys.modules.get("threading"), "_start_new_thread"):
         patch_threading(sys.modules["threading"])
-    later("asyncio.base_events", lambda module: _patch_loop(module.BaseEventLoop, ask, lanes, generators))
+    later("asyncio.base_events", lambda module: _patch_loop(module.BaseEventLoop, ask, generators))
     later("concurrent.futures.thread", lambda module: _patch_pool(module._WorkItem, ask, generators))
     later("multiprocessing.pool", lambda module: _patch_thread_pool(module.ThreadPool, ask, generators))
 
@@ -61,34 +61,34 @@ def _in_lane(ask: Any, lane: Any, function: Any, generators: Any) -> Any:
 
     def run(*arguments: Any, **named: Any) -> Any:
         ask("enter lane", lane)
-        generator = generators.set(None) if generators is not None else None
+        before = [(variable, variable.set(None)) for variable in generators]
         try:
             return function(*arguments, **named)
         finally:
-            if generator is not None:
-                generators.reset(generator)
+            for variable, token in before:
+                variable.reset(token)
             ask("leave lane")
 
     return run
 
 
-def _patch_loop(kind: Any, ask: Any, lanes: Any, generators: Any) -> None:
+def _patch_loop(kind: Any, ask: Any, generators: Any) -> None:
     """A task copies the context of who makes it: for that moment the context says the task's lane."""
     real = kind.create_task
+    lanes = ask("task variable")
 
     def create_task(self: Any, coro: Any, **named: Any) -> Any:
         given = named.get("context")
         if given is not None:
             given.run(lanes.set, ask("task lane"))
             return real(self, coro, **named)
-        lane = lanes.set(ask("task lane"))
-        generator = generators.set(None) if generators is not None else None
+        before = [(lanes, lanes.set(ask("task lane")))]
+        before += [(variable, variable.set(None)) for variable in generators]
         try:
             return real(self, coro, **named)
         finally:
-            lanes.reset(lane)
-            if generator is not None:
-                generators.reset(generator)
+            for variable, token in before:
+                variable.reset(token)
 
     create_task.__doc__, create_task.__qualname__ = real.__doc__, real.__qualname__
     create_task.__module__ = real.__module__

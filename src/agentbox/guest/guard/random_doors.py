@@ -9,8 +9,6 @@ lane, and from one of its own in every other, until the program seeds it: then t
 from __future__ import annotations
 
 import posix
-from _contextvars import ContextVar
-from _operator import attrgetter, index
 from _thread import get_ident
 
 TYPE_CHECKING = False
@@ -23,17 +21,25 @@ _BLOCK_BYTES, _MOST_BLOCKS = 32, 8
 _NODE_BITS = 48
 # The address is none of a machine's.
 _MULTICAST = 1 << 40
-_name = attrgetter("name")
+
+
+def _whole(size: Any) -> int:
+    """An integer, as the real functions read one. Raises TypeError."""
+    if type(size) is int:
+        return size
+    from _operator import index
+
+    return index(size)
 
 
 def install(ask: Any, one: Any, inside: Any, bound: Any, replace: Any, later: Any) -> Any:
     """Put the functions in their places. The list `one` has something in it while the caller can only be the main
-    lane; the list `inside` has the threads that are inside an effect. Gives the variable of a context with the random
-    numbers of its lane, and what a forked child does."""
+    lane; the list `inside` has the threads that are inside an effect. Gives a list that gets the variable of a context
+    with the random numbers of its lane, and what a forked child does."""
     ready: list[bytes] = []
 
     def urandom(_: Any, size: Any) -> bytes:
-        count = index(size)
+        count = _whole(size)
         if not one or count < 0:
             return bytes(ask("draw", count))
         if len(ready) < _MOST_BLOCKS:
@@ -52,9 +58,10 @@ def install(ask: Any, one: Any, inside: Any, bound: Any, replace: Any, later: An
             return urandom(_, size)
 
         replace("getrandom", bound(getrandom, "getrandom"))
-    generator: Any = ContextVar("generator", default=None)
     forked: list[Any] = [ready.clear]
-    later("random", lambda module: _patch_random(module, draw, one, inside, generator, forked))
+    # Where the numbers of a lane are in a context, when there are any.
+    generators: list[Any] = []
+    later("random", lambda module: _patch_random(module, draw, one, inside, generators, forked))
     later("uuid", lambda module: _patch_uuid(module, draw))
     later("tempfile", lambda module: _patch_tempfile(module, draw))
 
@@ -62,7 +69,7 @@ def install(ask: Any, one: Any, inside: Any, bound: Any, replace: Any, later: An
         for function in forked:
             function()
 
-    return generator, in_child
+    return generators, in_child
 
 
 def install_order(bound: Any, replace: Any) -> None:
@@ -77,7 +84,7 @@ def install_order(bound: Any, replace: Any) -> None:
     def sorted_entries(_: Any, *arguments: Any, **named: Any) -> Any:
         with scandir(*arguments, **named) as entries:
             found = list(entries)
-        found.sort(key=_name)
+        found.sort(key=lambda entry: entry.name)
         return Entries(found)
 
     replace("listdir", bound(sorted_names, "listdir"))
@@ -113,7 +120,12 @@ Entries.__name__ = Entries.__qualname__ = "ScandirIterator"
 Entries.__module__ = "posix"
 
 
-def _patch_random(module: Any, draw: Any, one: Any, inside: Any, generator: Any, forked: Any) -> None:
+def _patch_random(module: Any, draw: Any, one: Any, inside: Any, generators: Any, forked: Any) -> None:
+    # Not before: to load it costs as much as all of this.
+    from _contextvars import ContextVar
+
+    generator: Any = ContextVar("generator", default=None)
+    generators[:] = [generator]
     kind, instance = module.Random, module._inst
     real_seed = kind.seed
     module._urandom = draw
