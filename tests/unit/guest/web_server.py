@@ -39,7 +39,7 @@ def web_server() -> Iterator[Server]:
             body = self.rfile.read(size).decode()
             at = int(self.server.server_address[1])
             known.asked.append((at, self.command, self.path, dict(self.headers)))
-            parts = self.path.split("/", 2)
+            parts = self.path.partition("?")[0].split("/", 2)
             if parts[1] == "see":
                 self.redirect(302, parts[2].replace("PORT", str(known.other_port)))
             elif parts[1] == "again":
