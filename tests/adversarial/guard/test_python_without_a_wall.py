@@ -61,6 +61,12 @@ READS = {
         "print(os.read(os.open(up + S[1:], os.O_RDONLY, dir_fd=d), 99))"
     ),
     "other_database": "import sqlite3; sqlite3.connect('file:' + S + '?mode=ro', uri=True).execute('select 1'); print('x')",
+    "other_database_of_dbm": (
+        "import dbm\n"
+        "for name in ('_dbm', '_gdbm'):\n"
+        "    try: print(__import__(name).open(S, 'r')); print(__import__(name).open(S[:-4], 'r'))\n"
+        "    except ImportError: pass"
+    ),
     "history_of_readline": "import readline; readline.read_history_file(S); print(readline.get_history_item(1))",
     "names_of_a_directory": "print(os.listdir(os.path.dirname(S)), [e.name for e in os.scandir(os.path.dirname(S))])",
     "subinterpreter": (
