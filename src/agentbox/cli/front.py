@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from agentbox.policy.document import Policy
 
 DEFAULT_POLICY = "agentbox.policy"
-ISOLATIONS = ("auto", "jail", "gvisor", "guard")
+ISOLATIONS = ("auto", "jail", "gvisor", "docker", "guard")
+# Those that are no jail of ours.
+_OTHERS = ("gvisor", "docker")
 WITNESSES = ("off", "exec", "all")
 _LOOKED_AT_BYTES = 1 << 16
 
@@ -46,8 +48,8 @@ class Options:
 
     @property
     def kind(self) -> str:
-        """What holds the command: `jail`, `gvisor`, or `guard` alone."""
-        return ("gvisor" if self.isolation == "gvisor" else "jail") if self.walled else "guard"
+        """What holds the command: `jail`, `gvisor`, `docker`, or `guard` alone."""
+        return (self.isolation if self.isolation in _OTHERS else "jail") if self.walled else "guard"
 
 
 _WITH_VALUE = {"-p": "policy", "--policy": "policy", "-t": "trace", "--trace": "trace"}
@@ -91,7 +93,7 @@ def read_words(words: Sequence[str]) -> Options | None:
 def run_at_once(options: Options) -> int:
     """Run the command in a process that does nothing else; its exit code."""
     open_closed_streams()
-    # gVisor's boxes are not begun before their plan is there.
+    # The boxes of others are not begun before their plan is there.
     launcher = forked_launcher() if options.kind == "jail" else None
     try:
         return _run(options, launcher)
@@ -136,8 +138,8 @@ def _run(options: Options, launcher: tuple[Forked, socket.socket] | None) -> int
             bundle.load("plan")
             policy = policy_of(options.policy)
             opens = options.walled and any(rule.verb == "net" and not rule.deny for rule in policy.rules)
-            if options.kind != "gvisor" and not opens:
-                # The gateway's protocols and gVisor's boxes want the standard library's loop.
+            if options.kind not in _OTHERS and not opens:
+                # The gateway's protocols, gVisor's boxes and containers want the standard library's loop.
                 light.choose()
             from agentbox.engine.agent_run import AgentRequest, run_agent
             from agentbox.engine.policy_world import HostFiles

@@ -31,8 +31,8 @@ allow: write ./out
     type=click.Choice(ISOLATIONS),
     default="auto",
     show_default=True,
-    help="jail: the kernel holds the policy. gvisor: a kernel of its own does. guard: only the interpreter does, for "
-    "hosts without namespaces.",
+    help="jail: the kernel holds the policy. gvisor: a kernel of its own does. docker: a container of an image. guard: "
+    "only the interpreter does, for hosts without namespaces.",
 )
 @click.option(
     "--observe", is_flag=True, help="Refuse nothing, record what the policy would deny. There is no wall then."

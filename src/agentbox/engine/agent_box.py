@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from agentbox.engine.command_view import CommandView
     from agentbox.engine.outside import Outside
     from agentbox.isolation.backend import LiveBox
+    from agentbox.isolation.backends.docker import DockerBackend
     from agentbox.isolation.facilities import Facilities
     from agentbox.isolation.network import Network
     from agentbox.isolation.plan import LaunchPlan
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _CAP = " max="
 _HOME = "/tmp/agentbox-home"  # noqa: S108 - inside the box
+_IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Variables that every program gets when they are set here; all others need an `env:` rule.
 _ALWAYS_PASSED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "COLORTERM", "TZ")
 
@@ -55,6 +57,7 @@ class AgentBox:
         walled: bool,
         isolation: str = "jail",
         sources: Mapping[str, str] | None = None,
+        typed: str = "",
     ) -> None:
         self._sources = sources or {}
         self._confinement = confinement
@@ -63,7 +66,15 @@ class AgentBox:
         self._directory = directory
         self._guard = guard
         self._isolation = isolation
+        # As the user named the program: without a slash it is an image's, where there is one.
+        self._typed = typed or view.path
+        self.program = view.path
         self.outside = None if walled else _outside()
+
+    @property
+    def has_terminals(self) -> bool:
+        """Whether the command can have a terminal of its own in the box."""
+        return self._isolation != "docker"
 
     @property
     def judged(self) -> bool:
@@ -93,6 +104,8 @@ class AgentBox:
             from agentbox.isolation.backends.gvisor import GvisorBackend
 
             return GvisorBackend(facilities).claims()
+        if self._isolation == "docker":
+            return docker_backend(facilities).claims()
         return JailBackend(facilities).claims()
 
     async def build(
@@ -118,7 +131,7 @@ class AgentBox:
             return await build_in_cgroup(facilities, plan, self._confinement, lambda: None)
         view = AgentView(
             directory=self._directory,
-            shown=(*((path, path) for path in self._view.shown), (self._guard, GUARD_DIR)),
+            shown=(*((path, path) for path in self._shown()), (self._guard, GUARD_DIR)),
             files=((POLICY, policy_file(self._policy)),),
             command=(self._view.real, self._view.arguments),
             channel=CHANNEL,
@@ -143,6 +156,12 @@ class AgentBox:
                 return await self._build_with_gvisor(
                     facilities, lambda uid: plan_for(uid, uid), on_spawn, witness_all=witness_all, network=network
                 )
+            if self._isolation == "docker":
+                from agentbox.isolation.backends.docker.agent import build_agent
+
+                backend = docker_backend(facilities)
+                box, self.program = await build_agent(backend, plan_for, self._confinement, network, self._typed)
+                return box
             uid, gid = facilities.take_ids()
             return await build_in_cgroup(
                 facilities,
@@ -154,6 +173,15 @@ class AgentBox:
             )
         except ConfinementError as error:
             raise _explained(error) from error
+
+    def _shown(self) -> list[str]:
+        """What the box shows of the host for the command's sake."""
+        shown = list(self._view.shown)
+        if self._isolation == "docker" and "/" not in self._typed:
+            # The image's program has files of its own.
+            own = (self._view.path, self._view.real)
+            shown = [path for path in shown if not any(is_below(file, path) for file in own)]
+        return shown
 
     async def _build_with_gvisor(
         self,
@@ -187,7 +215,7 @@ class AgentBox:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONHASHSEED": "0",
             **passed,
-            "PATH": given.get("PATH", os.defpath),
+            "PATH": given.get("PATH", os.defpath) if self._isolation != "docker" else _IMAGE_PATH,
         }
         kind, root, entry = self._view.kind, self._directory, self._view.script
         if outside is None:
@@ -225,6 +253,15 @@ class AgentBox:
         """A home below the box's own /tmp, or beside agentbox's files where a rule lends the host's /tmp."""
         lent = any(grant.present and is_below(_HOME, grant.path) for grant in self._confinement.files)
         return f"{OWN_DIRECTORY}/home" if lent else _HOME
+
+
+def docker_backend(facilities: Facilities) -> DockerBackend:
+    """The backend, its engine asked. Raises BackendUnavailableError."""
+    from agentbox.isolation.backends.docker import DockerBackend
+
+    backend = DockerBackend(facilities)
+    backend.daemon.info()
+    return backend
 
 
 def _outside() -> Outside:

@@ -97,8 +97,8 @@ async def run_agent(request: AgentRequest, settings: Settings, files: Any, facil
     view = look_at(request.argv, directory, search_path)
     confinement = compile_policy(request.policy, request.limits, files)
     walled = request.isolation != "guard"
-    if request.isolation == "gvisor":
-        _must_hold_in_gvisor(confinement, facilities)
+    if request.isolation in ("gvisor", "docker"):
+        _must_hold(request.isolation, confinement, facilities, settings)
     rules = _egress_rules(request.policy) if walled else None
     if not walled and (why := why_unguarded(request.argv)):
         raise UnguardedError(f"failed to arm sandbox, refusing to run: {why}", hint="run it with --isolation jail")
@@ -124,9 +124,16 @@ async def run_agent(request: AgentRequest, settings: Settings, files: Any, facil
         lent = lend(confinement, trace=run_files.trace, private=_private(settings, directory))
         if walled:
             lent.warnings += beyond_disk_limit(request.policy, lent.confinement)
-        open_way_out = _plan_way_out(rules, lent, request, settings.dns_upstream) if walled else None
+        open_way_out = _plan_way_out(rules, lent, request, settings.dns_upstream, facilities) if walled else None
         planned = AgentBox(
-            lent.confinement, request.policy, view, directory, guard, walled=walled, isolation=request.isolation
+            lent.confinement,
+            request.policy,
+            view,
+            directory,
+            guard,
+            walled=walled,
+            isolation=request.isolation,
+            typed=request.argv[0],
         )
         building = Building(planned, facilities, witness_all=request.witness == "all", checkpoint=request.checkpoint)
         if open_way_out is None:
@@ -142,15 +149,20 @@ async def run_agent(request: AgentRequest, settings: Settings, files: Any, facil
             await building.give_up()
 
 
-def _must_hold_in_gvisor(confinement: Confinement, facilities: Facilities) -> None:
-    """Raise BackendUnavailableError where this host has no gVisor, PolicyError where it cannot hold a rule."""
+def _must_hold(isolation: str, confinement: Confinement, facilities: Facilities, settings: Settings) -> None:
+    """Raise BackendUnavailableError where this host lacks what the backend needs, PolicyError where it cannot hold a
+    rule."""
     from agentbox.errors import BackendUnavailableError, PolicyError
-    from agentbox.isolation.backends.gvisor import GvisorBackend
+    from agentbox.isolation import registry
+    from agentbox.isolation.facilities import DockerOptions
 
-    backend = GvisorBackend(facilities)
+    facilities.docker = DockerOptions(
+        settings.docker_host, settings.docker_image, settings.docker_node_image, settings.docker_runtime
+    )
+    backend = registry.make(isolation, facilities)
     lacking = next((one for one in backend.requirements() if not one.met), None)
     if lacking is not None:
-        raise BackendUnavailableError(f"gVisor needs {lacking.name}: {lacking.detail}", hint=lacking.fix)
+        raise BackendUnavailableError(f"backend {isolation} needs {lacking.name}: {lacking.detail}", hint=lacking.fix)
     if why := backend.refuses(confinement):
         raise PolicyError(why, hint="run it with --isolation jail, or take the rule out")
 
@@ -199,7 +211,7 @@ class Building:
 
 
 def _plan_way_out(
-    rules: EgressRules | None, lent: Lent, request: AgentRequest, dns_upstream: str | None
+    rules: EgressRules | None, lent: Lent, request: AgentRequest, dns_upstream: str | None, facilities: Facilities
 ) -> OpenWayOut | None:
     """How to open the run's way out, None for none. What a policy lends shows no socket of the host; one that a rule
     names is the gateway's own at the same place."""
@@ -214,7 +226,16 @@ def _plan_way_out(
     from agentbox.engine.way_out import Egress
 
     lent.warnings += portless_loopback(request.policy)
-    return lambda on_event: Egress(dns_upstream).open(rules, on_event, named)
+
+    async def open_way_out(on_event: OnEvent) -> WayOut:
+        held = None
+        if request.isolation == "docker":
+            from agentbox.engine.agent_box import docker_backend
+
+            held = await docker_backend(facilities).hold_network()
+        return await Egress(dns_upstream).open(rules, on_event, named, held)
+
+    return open_way_out
 
 
 def _private(settings: Settings, directory: str) -> list[str]:

@@ -257,7 +257,7 @@ class Session:
         self._box = box
         if self._checkpointing is not None and not self._planned.judged:
             await self._take_before_start(self._checkpointing)
-        terminal = Terminal.of_this_process()
+        terminal = Terminal.of_this_process() if self._planned.has_terminals else None
         watch = asyncio.create_task(box.watch_memory())
         relaying = None
         signals = Signals(box, terminal)
@@ -293,7 +293,7 @@ class Session:
         return code if code >= 0 else 128 - code
 
     async def _start(self, box: LiveBox, terminal: Terminal | None) -> tuple[int, asyncio.Future[CommandExit], int]:
-        argv = [self._view.path, *self._view.arguments]
+        argv = [self._planned.program, *self._view.arguments]
         environment = self._planned.environment(
             self._request.environment,
             observe=self._request.observe,

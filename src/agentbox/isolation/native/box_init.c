@@ -194,6 +194,13 @@ static pid_t await_child(int *status, struct rusage *its, int relays, const sigs
     }
 }
 
+static pid_t program_pid;
+
+// What the owner sends is the program's and its group's.
+static void pass_on(int number) {
+    if (program_pid > 0) kill(-program_pid, number);
+}
+
 static int run(const char *filter, const char *status_path, int relays) {
     // A guest of the same uid must not trace us or read our memory.
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
@@ -224,6 +231,12 @@ static int run(const char *filter, const char *status_path, int relays) {
             sigprocmask(SIG_SETMASK, &unblocked, NULL);
         }
         execute(program);
+    }
+    program_pid = child;
+    static const int passed[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
+    for (size_t i = 0; i < sizeof passed / sizeof *passed; i++) {
+        struct sigaction action = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
+        sigaction(passed[i], &action, NULL);
     }
     for (int i = 0; i < 2; i++)
         if (inside[i] >= 0) close(inside[i]);

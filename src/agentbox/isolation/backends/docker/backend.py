@@ -52,24 +52,24 @@ class DockerBackend:
     judges = True
 
     def __init__(self, facilities: Facilities) -> None:
-        self._facilities = facilities
-        self._daemon = Daemon(facilities.docker)
+        self.facilities = facilities
+        self.daemon = Daemon(facilities.docker)
         self._interpreters: Mapping[str, Found] | None = None
         self._swept = False
 
     @property
     def guards(self) -> bool:
         """Whether programs can reach a socket of the host that is shown to them."""
-        return self._daemon.shows_sockets
+        return self.daemon.shows_sockets
 
     @property
     def own_kernel(self) -> bool:
         """Whether the runtime is gVisor's."""
-        return self._daemon.runs_gvisor
+        return self.daemon.runs_gvisor
 
     def requirements(self) -> tuple[Requirement, ...]:
         """See Backend."""
-        return self._daemon.requirements()
+        return self.daemon.requirements()
 
     def claims(self) -> Enforcement:
         """See Backend."""
@@ -78,10 +78,10 @@ class DockerBackend:
             filesystem=Layer.KERNEL,
             network=Layer.KERNEL,
             exec=Layer.NONE,
-            memory=Layer.KERNEL if self._daemon.limits_hold else Layer.NONE,
-            pids=Layer.KERNEL if gvisor or self._daemon.limits_hold else Layer.NONE,
-            cpu=Layer.KERNEL if self._daemon.limits_hold else Layer.NONE,
-            disk=Layer.KERNEL if can_bound() and self._daemon.process() is not None else Layer.NONE,
+            memory=Layer.KERNEL if self.daemon.limits_hold else Layer.NONE,
+            pids=Layer.KERNEL if gvisor or self.daemon.limits_hold else Layer.NONE,
+            cpu=Layer.KERNEL if self.daemon.limits_hold else Layer.NONE,
+            disk=Layer.KERNEL if can_bound() and self.daemon.process() is not None else Layer.NONE,
         )
 
     def refuses(self, confinement: Confinement) -> str:
@@ -101,7 +101,7 @@ class DockerBackend:
     async def interpreters(self) -> Mapping[str, Found]:
         """The programs of the images, by language, looked for once. Raises IsolationError."""
         if self._interpreters is None:
-            self._interpreters = await images.look(self._daemon)
+            self._interpreters = await images.look(self.daemon)
         return self._interpreters
 
     async def launch(
@@ -119,8 +119,8 @@ class DockerBackend:
         if network is not None and not network.holder:
             raise InternalError("a container joins the network of a container alone")
         await self._sweep()
-        image = confinement.image or await self._daemon.default_image()
-        facilities = self._facilities
+        image = confinement.image or await self.daemon.default_image()
+        facilities = self.facilities
         uid, gid = facilities.ids.take()
         cgroup, box = None, None
         try:
@@ -130,18 +130,18 @@ class DockerBackend:
                 confinement.limits,
                 uid,
                 gid,
-                daemon=self._daemon.process(),
+                daemon=self.daemon.process(),
                 loaded=await self._loaded(confinement, image, watch),
             )
-            cgroup = await self._group(confinement.limits)
+            cgroup = await self.group(confinement.limits)
             box = DockerBox(
-                self._daemon.engine,
+                self.daemon.engine,
                 f"agentbox-{secrets.token_hex(8)}",
                 Shown(WORKSPACE, True, uid, gid),
                 ground,
             )
-            box.unix_listeners = self._listeners(network, ground)
-            container = self._container(image, confinement.limits, cgroup, (uid, gid), network)
+            box.unix_listeners = self.listeners(network, ground)
+            container = self.container(image, confinement.limits, cgroup, (uid, gid), network)
             if watch is not None and watch.guard is not None:
                 ground.show(watch.guard.directory, watch.guard.shown_at)
                 box.channel = ground.listen(watch.guard.channel)
@@ -172,7 +172,7 @@ class DockerBackend:
         if confinement.policy_sha256 is None:
             return needed
         program = watch.command[0] if watch is not None else ""
-        if not await images.loads_libraries(self._daemon, image, program):
+        if not await images.loads_libraries(self.daemon, image, program):
             raise ConfinementError(
                 f"nothing keeps {program} of image {image} from starting programs: it is linked statically",
                 hint="use an image whose interpreter is linked dynamically, or backend jail",
@@ -181,10 +181,10 @@ class DockerBackend:
             )
         return (*needed, ALONE)
 
-    async def _group(self, limits: Limits) -> Cgroup | None:
+    async def group(self, limits: Limits) -> Cgroup | None:
         """A control group of ours that the container's is made in, where the engine can."""
-        trees = self._facilities.cgroups
-        if trees is None or not await self._daemon.nests_groups():
+        trees = self.facilities.cgroups
+        if trees is None or not await self.daemon.nests_groups():
             return None
         cgroup = await asyncio.to_thread(trees.create, secrets.token_hex(8), self._group_limits(limits))
         if cgroup.nested_path() is None:
@@ -201,7 +201,7 @@ class DockerBackend:
             limits.cpus,
         )
 
-    def _container(
+    def container(
         self,
         image: str,
         limits: Limits,
@@ -209,6 +209,7 @@ class DockerBackend:
         ids: tuple[int, int],
         network: Network | None,
     ) -> Container:
+        """A container for one program, but for what it shows."""
         container = Container(
             image=image,
             command=(INIT, "relay" if self.own_kernel else "run", FILTER, STATUS),
@@ -219,7 +220,7 @@ class DockerBackend:
                 LABEL_STARTED: datetime.now(UTC).isoformat(timespec="seconds"),
                 LABEL_KIND: "run",
             },
-            runtime=self._daemon.options.runtime if network is None else self._daemon.attached_runtime(),
+            runtime=self.daemon.options.runtime if network is None else self.daemon.attached_runtime(),
             network=network.holder if network is not None else "",
             # Counted for the box alone: its uid is nobody else's. The init is one too.
             processes=limits.pids + 1 if os.geteuid() == 0 or self.own_kernel else None,
@@ -234,8 +235,8 @@ class DockerBackend:
         if not self._swept:
             self._swept = True
             try:
-                await sweeping.sweep(self._daemon.engine)
-                if (daemon := self._daemon.process()) is not None and can_bound():
+                await sweeping.sweep(self.daemon.engine)
+                if (daemon := self.daemon.process()) is not None and can_bound():
                     await asyncio.to_thread(sweeping.sweep_mounts, daemon)
                 await asyncio.to_thread(sweep_strays)
             except AgentboxError:
@@ -244,9 +245,9 @@ class DockerBackend:
     async def hold_network(self) -> HeldNetwork:
         """See Backend."""
         await self._sweep()
-        return await holding.hold(self._daemon)
+        return await holding.hold(self.daemon)
 
-    def _listeners(self, network: Network | None, ground: Ground) -> dict[str, socket.socket]:
+    def listeners(self, network: Network | None, ground: Ground) -> dict[str, socket.socket]:
         """The sockets of the network's UNIX paths, which the container shows there."""
         paths = network.unix_listeners if network is not None else ()
         if paths and self.own_kernel:
@@ -258,6 +259,6 @@ class DockerBackend:
 
     async def close(self) -> None:
         """See Backend."""
-        self._daemon.engine.close()
+        self.daemon.engine.close()
         if self._swept:
             await asyncio.to_thread(sweep_strays, owner_name())

@@ -93,24 +93,35 @@ class DurableGround:
         clear(self.directory, self._daemon)
 
     def _mount(self, workspace: str, uid: int, daemon: int) -> None:
-        owner = os.stat(workspace).st_uid
         point = f"{self.directory}/work"
         os.mkdir(point, 0o700)
-        tree = mounts.clone_tree(workspace)
+        tree = mapped(workspace, uid)
         try:
-            mounts.set_attributes(tree, mounts.ATTR_NOSUID | mounts.ATTR_NODEV)
-            if owner != uid:
-                # gVisor makes files as root, then gives them away.
-                same = (0,) if 0 not in (owner, uid) else ()
-                maps = namespaces.swapping_namespace(owner, uid, *same)
-                try:
-                    mounts.map_ids(tree, maps)
-                finally:
-                    os.close(maps)
             namespaces.with_mounts_of(daemon, lambda: mounts.attach(tree, point))
         finally:
             os.close(tree)
         self._shown = point
+
+
+def mapped(path: str, uid: int) -> int:
+    """A detached mount of a file or directory, as a descriptor, on which its owner and that user change places. Raises
+    OSError."""
+    owner = os.stat(path).st_uid
+    tree = mounts.clone_tree(path)
+    try:
+        mounts.set_attributes(tree, mounts.ATTR_NOSUID | mounts.ATTR_NODEV)
+        if owner != uid:
+            # gVisor makes files as root, then gives them away.
+            same = (0,) if 0 not in (owner, uid) else ()
+            maps = namespaces.swapping_namespace(owner, uid, *same)
+            try:
+                mounts.map_ids(tree, maps)
+            finally:
+                os.close(maps)
+    except BaseException:
+        os.close(tree)
+        raise
+    return tree
 
 
 def clear(directory: str, daemon: int | None) -> None:

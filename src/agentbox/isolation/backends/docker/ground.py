@@ -134,10 +134,8 @@ class Ground:
         here = self._directory
         try:
             workspace = Showing(self._fd, here).binds(view) if view is not None else ((f"{here}/work", "/work", True),)
-            if view is not None:
-                for index, (path, text) in enumerate(view.files):
-                    self._write(f"file-{index}", text.encode("utf-8", "surrogateescape"), 0o444)
-                    self._also.append((f"{here}/file-{index}", path, False))
+            for path, text in view.files if view is not None else ():
+                self.show_text(path, text)
         except OSError as error:
             raise ConfinementError(
                 f"what the policy leaves of the workspace cannot be shown: {error.strerror}",
@@ -155,6 +153,34 @@ class Ground:
             *binds_of(self._loaded, here),
             *self._also,
         )
+
+    def show_text(self, path: str, text: str) -> None:
+        """Let the container show a file with that text, read-only. Raises OSError."""
+        name = f"text-{len(self._also)}"
+        self._write(name, text.encode("utf-8", "surrogateescape"), 0o444)
+        self._also.append((f"{self._directory}/{name}", path, False))
+
+    def own_directory(self, name: str, uid: int) -> str:
+        """A directory of the box's user; its path. Raises OSError."""
+        self._make(name, 0o700, uid, uid if os.geteuid() == 0 else -1)
+        return f"{self._directory}/{name}"
+
+    def stand_in(self, name: str, *, directory: bool) -> None:
+        """Something for a mount to be put upon. Raises OSError."""
+        if directory:
+            os.mkdir(name, 0o755, dir_fd=self._fd)
+        else:
+            self._write(name, b"", 0o444)
+
+    def nothing(self, *, directory: bool) -> str:
+        """The path of an empty directory or file that nobody may open. Raises OSError."""
+        name = "no-directory" if directory else "no-file"
+        with contextlib.suppress(FileExistsError):
+            if directory:
+                os.mkdir(name, 0, dir_fd=self._fd)
+            else:
+                self._write(name, b"", 0)
+        return f"{self._directory}/{name}"
 
     def show(self, source: str, path: str) -> None:
         """Let the container show a directory of the host, read-only."""

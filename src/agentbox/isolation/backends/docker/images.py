@@ -13,10 +13,13 @@ from collections.abc import Mapping
 
 from agentbox.errors import AgentboxError, EngineError
 from agentbox.isolation.backends.docker.daemon import Daemon
+from agentbox.isolation.backends.docker.engine import Engine
 from agentbox.isolation.backends.docker.spec import LABEL_KIND, LABEL_OWNER, Container, request_of
 from agentbox.isolation.interpreters import Found
 from agentbox.linux.cgroup_owners import owner_name
 
+# Where a shell in an image looks for programs.
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LOOK = (
     "for p in python3 python; do command -v $p && break; done; echo; "
     "for p in node nodejs; do command -v $p && break; done; echo; command -v bash; true"
@@ -87,47 +90,63 @@ def programs_of(daemon: Daemon, image: str) -> dict[str, str]:
 async def loads_libraries(daemon: Daemon, image: str, program: str) -> bool:
     """Whether the program at a path of an image, or the interpreter of the script there, is started by the dynamic
     loader. Raises IsolationError."""
+    return (await find(daemon, image, program))[1]
+
+
+async def find(daemon: Daemon, image: str, program: str) -> tuple[str, bool]:
+    """The path of a program in an image, as a shell there would find it, empty where there is none; and whether it, or
+    the interpreter of the script there, is started by the dynamic loader. Looked for once. Raises IsolationError."""
     key = (daemon.options.host, image, program)
-    if key not in _LOADS:
-        _LOADS[key] = await daemon.engine.in_thread(lambda: _loads(daemon, image, program))
-    return _LOADS[key]
+    if key not in _FOUND:
+        _FOUND[key] = await daemon.engine.in_thread(lambda: _find(daemon, image, program))
+    return _FOUND[key]
 
 
-_LOADS: dict[tuple[str, str, str], bool] = {}
+_FOUND: dict[tuple[str, str, str], tuple[str, bool]] = {}
 _LINKS = 8
 _INTERPRETED = 3
-_HEAD_BYTES = 1 << 16
+HEAD_BYTES = 1 << 16
 
 
-def _loads(daemon: Daemon, image: str, program: str) -> bool:
+def _find(daemon: Daemon, image: str, program: str) -> tuple[str, bool]:
     engine, name = daemon.engine, f"agentbox-look-{secrets.token_hex(8)}"
     labels = {LABEL_OWNER: owner_name(), LABEL_KIND: "look"}
     container = Container(image, ("/bin/true",), "65534:65534", "/", labels, daemon.plain_runtime())
     try:
         engine.ask("POST", "/containers/create", {"name": name}, request_of(container))
-        path = program
-        for _ in range(_LINKS):
-            content = engine.read("GET", f"/containers/{name}/archive", {"path": path})
-            with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-                member = archive.next()
-                if member is None:
-                    return False
-                if member.issym():
-                    path = posixpath.normpath(posixpath.join(posixpath.dirname(path), member.linkname))
-                    continue
-                taken = archive.extractfile(member)
-                head = taken.read(_HEAD_BYTES) if taken is not None else b""
-            if head[:2] != b"#!":
-                return is_dynamic(head)
-            path = (head[2:].split(b"\n", 1)[0].split() or [b"/bin/sh"])[0].decode(errors="surrogateescape")
-        return False
-    except EngineError as error:
-        if error.data["status"] == 404:
-            return False
-        raise
+        named = (program,) if "/" in program else (f"{place}/{program}" for place in SEARCH_PATH.split(":"))
+        for path in named:
+            head = _head(engine, name, path)
+            if head is not None:
+                return path, is_dynamic(head)
+        return "", False
     finally:
         with contextlib.suppress(AgentboxError):
             engine.ask("DELETE", f"/containers/{name}", {"force": "1", "v": "1"})
+
+
+def _head(engine: Engine, container: str, path: str) -> bytes | None:
+    """How the program at a path begins, or the interpreter of the script there; None where nothing is."""
+    for _ in range(_LINKS):
+        try:
+            content = engine.read("GET", f"/containers/{container}/archive", {"path": path})
+        except EngineError as error:
+            if error.data["status"] == 404:
+                return None
+            raise
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            member = archive.next()
+            if member is None or member.isdir():
+                return None
+            if member.issym():
+                path = posixpath.normpath(posixpath.join(posixpath.dirname(path), member.linkname))
+                continue
+            taken = archive.extractfile(member)
+            head = taken.read(HEAD_BYTES) if taken is not None else b""
+        if head[:2] != b"#!":
+            return head
+        path = (head[2:].split(b"\n", 1)[0].split() or [b"/bin/sh"])[0].decode(errors="surrogateescape")
+    return b""
 
 
 def is_dynamic(head: bytes) -> bool:
