@@ -481,3 +481,8 @@ class AsyncSandbox:
     def enforcement(self) -> Enforcement:
         """Which layer holds what; nothing for a box that is not there."""
         return self._box.enforcement if self._box is not None else Enforcement()
+
+    @property
+    def denials(self) -> tuple[tuple[str, str], ...]:
+        """What the gateway refused, the last thousand: target and reason. Empty without a policy."""
+        return tuple(self._policy.denials) if self._policy is not None else ()

@@ -332,6 +332,11 @@ class Sandbox:
         return self.asynchronous.enforcement
 
     @property
+    def denials(self) -> tuple[tuple[str, str], ...]:
+        """What the gateway refused, the last thousand: target and reason."""
+        return self.asynchronous.denials
+
+    @property
     def image(self) -> str | None:
         """The image that was asked for."""
         return self.asynchronous.image
