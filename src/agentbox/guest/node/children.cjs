@@ -3,6 +3,7 @@
 // after which of this process's own words to it; and a child that says it again without being there.
 'use strict';
 
+const { createHash } = require('node:crypto');
 const fs = require('node:fs');
 const { constants } = require('node:os');
 const { Readable, Writable } = require('node:stream');
@@ -40,7 +41,10 @@ function write(fd, data) {
 
 // What this process says to a child: a mark stands before whatever came from it later.
 class Said {
-  constructor() {
+  // `tell` gets the hash and the size of what went to its standard input, when that is at its end.
+  constructor(tell) {
+    this.tell = tell;
+    this.hash = createHash('sha256');
     this.written = 0;
     this.ended = false;
     this.sent = 0;
@@ -65,10 +69,19 @@ class Said {
       } });
     };
     if (child.stdin) {
-      watch(child.stdin, 'write', ([data, encoding]) => { this.written += sizeOf(data, encoding); });
-      watch(child.stdin, 'end', ([data, encoding]) => {
-        if (data !== undefined && typeof data !== 'function') this.written += sizeOf(data, encoding);
+      const add = ([data, encoding]) => {
+        const isText = typeof data === 'string';
+        if (!isText && !ArrayBuffer.isView(data)) return;
+        const bytes = isText ? Buffer.from(data, typeof encoding === 'string' ? encoding : 'utf8') : data;
+        this.hash.update(bytes);
+        this.written += bytes.byteLength;
+      };
+      watch(child.stdin, 'write', add);
+      watch(child.stdin, 'end', (given) => {
+        if (this.ended) return;
+        add(given);
         this.ended = true;
+        if (this.written) this.tell(this.hash.digest('hex'), this.written);
       });
     }
     if (child.send) watch(child, 'send', () => { this.sent++; });
@@ -76,8 +89,11 @@ class Said {
   }
 }
 
-const sizeOf = (data, encoding) => (typeof data === 'string'
-  ? Buffer.byteLength(data, typeof encoding === 'string' ? encoding : 'utf8') : data?.byteLength ?? 0);
+// How the host is told what a program got: in a lane of that spawn, since a program may be spoken to while others are.
+function tellInput(effects) {
+  const lane = `${effects.channel.own}|${effects.spawns++}`;
+  return (sha256, bytes) => effects.observed('proc.stdin', { sha256, bytes }, { lane });
+}
 
 // The options of a child whose output will be recorded: what it would write to this process's own output passes through
 // a pipe, unless that is a terminal.
@@ -96,7 +112,7 @@ function record(effects, child, spawn, through) {
   const held = {};
   const { turns } = effects.tape;
   const number = turns.begin();
-  const said = new Said();
+  const said = new Said(tellInput(effects));
   let last = said.mark;
   let error;
   let isWhole = child.stdio.length <= 3 || child.stdio.slice(3).every((one) => one === null || one === undefined);
@@ -189,7 +205,7 @@ function play(effects, child, options, recorded) {
   const [out, err] = ['stdout', 'stderr'].map((name) => unpacked(effects.tape, recorded[name]) ?? Buffer.alloc(0));
   const rest = { 1: out, 2: err };
   const events = Array.isArray(recorded.events) ? [...recorded.events] : [[1, out.length], [2, err.length], ['exit']];
-  const said = new Said();
+  const said = new Said(tellInput(effects));
   const own = inherited(options.stdio ?? 'pipe');
   const all = Array.isArray(options.stdio) ? options.stdio : Array(3).fill(options.stdio ?? 'pipe');
   const isPipe = (at) => ['pipe', 'overlapped', undefined, null].includes(all[at]);
@@ -292,4 +308,4 @@ function connect(child) {
   };
 }
 
-module.exports = { failureOf, inherited, play, raised, record, recordable, signalName, signalNumber, write };
+module.exports = { failureOf, inherited, play, raised, record, recordable, signalName, signalNumber, tellInput, write };

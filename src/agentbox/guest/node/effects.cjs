@@ -58,6 +58,8 @@ class Effects {
   constructor({ answers, channel, enforce, strict, tape, privates, entry }) {
     Object.assign(this, { answers, channel, enforce, strict, tape, privates });
     this.replay = tape?.replay ?? false;
+    // How many programs this thread started.
+    this.spawns = 0;
     this.entryDirectory = entry ? pathModule.dirname(entry) : '';
     this.lent = answers.lent.filter((base) => privates.some((root) => isBelow(base, root)));
     this.once = new Set();
@@ -93,7 +95,10 @@ class Effects {
 
   // Record what changes something, and go on when the host has it; its answer. `where` may name another lane.
   happens(op, args, where) {
-    return this.asked('observe', op, args, where);
+    // In a replay only these have an answer that matters: the host ends one that does something else by itself.
+    if (!this.replay || op === 'proc.spawn' || args.once) return this.asked('observe', op, args, where);
+    this.channel.send('observe', op, args, where);
+    return {};
   }
 
   // Ask for what the host counts; how many bytes it grants.

@@ -3,9 +3,10 @@
 'use strict';
 
 const child = require('node:child_process');
+const { createHash } = require('node:crypto');
 const { isatty } = require('node:tty');
 
-const { failureOf, inherited, raised, signalName, signalNumber, write } = require('./children.cjs');
+const { failureOf, inherited, raised, signalName, signalNumber, tellInput, write } = require('./children.cjs');
 const { standIn } = require('./relay.cjs');
 const { packed, unpacked } = require('./values.cjs');
 
@@ -26,6 +27,9 @@ function decoded(result, { encoding }) {
   result.stderr = result.output && result.output[2];
   return result;
 }
+
+const inputOf = (input, encoding) => (typeof input === 'string'
+  ? Buffer.from(input, encoding === 'buffer' ? undefined : encoding) : input);
 
 // What a program gets for `stdio`: in place of this process's own output, unless that is a terminal, what keeps a copy.
 // `finish` gives what was kept, beside what came through pipes.
@@ -54,8 +58,7 @@ function through(stdio) {
 // Run a program to its end and tell the host what came of it.
 function recorded(effects, spawn, file, rest) {
   const options = optionsOf(rest);
-  const { input, encoding } = options;
-  const given = typeof input === 'string' ? Buffer.from(input, encoding === 'buffer' ? undefined : encoding) : input;
+  const given = inputOf(options.input, options.encoding);
   const { stdio, finish } = spawn === undefined ? options : through(options.stdio);
   const found = spawnSync(file, ...withOptions(rest, { ...options, stdio, input: given, encoding: undefined }));
   if (spawn !== undefined) {
@@ -93,6 +96,12 @@ function played(effects, answer, file, rest) {
 function install(effects, starts) {
   function run(file, rest, asked) {
     const answer = starts(...asked);
+    if (answer && effects.channel.lane === effects.channel.own) {
+      const tell = tellInput(effects);
+      const { input, encoding } = optionsOf(rest);
+      const given = inputOf(input, encoding);
+      if (given?.byteLength) tell(createHash('sha256').update(given).digest('hex'), given.byteLength);
+    }
     if (effects.replay && answer) return played(effects, answer.result ?? {}, file, rest);
     const { own, lane } = effects.channel;
     // What an effect for agents starts is recorded with that effect.
