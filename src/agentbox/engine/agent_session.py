@@ -310,6 +310,7 @@ class Session:
                 started = *await box.start_with_signals(argv, environment, directory, descriptors(self._streams)), -1
             else:
                 self._streams = [terminal.output]
+                self._recorder.terminal = terminal
                 started = await box.start_on_terminal(argv, environment, directory, terminal.size(), terminal.instead)
             self._processes.started(box.pid_of(started[0]))
             return started

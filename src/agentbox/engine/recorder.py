@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agentbox.engine.counting import Counting
     from agentbox.engine.keeping import Keeping
     from agentbox.engine.processes import Processes
+    from agentbox.engine.terminal import Terminal
     from agentbox.engine.touched import Touched
     from agentbox.trace import frames
 
@@ -79,6 +80,9 @@ class Recorder:
         self._processes = processes
         # Set before the guards are listened to, where it is not known before.
         self.touched = touched
+        # Where the run has one; and how much it had shown when a program was started.
+        self.terminal: Terminal | None = None
+        self._shown: dict[Any, int] = {}
         self._questions = questions or {}
         self._only_denials = only_denials
         self._writer = writer
@@ -318,6 +322,8 @@ class Recorder:
         if self._keeping is not None:
             request.args = self._keeping.resolved(holder, args)
             request.result = self._keeping.resolved(holder, request.result)
+        if self.terminal is not None and request.op == PROC_RESULT:
+            request.args = self._with_terminal(request.args)
         if self.touched is not None:
             if request.op == PROC_RESULT:
                 files = await self.touched.ended(args.get("spawn"))
@@ -330,7 +336,21 @@ class Recorder:
             return {"ok": True}
         if self.touched is not None:
             await self.touched.starts(index)
+        if self.terminal is not None:
+            self._shown[index] = self.terminal.shown()
         return {"ok": True, "result": {"spawn": index}}
+
+    def _with_terminal(self, args: dict[str, Any]) -> dict[str, Any]:
+        """What a program gave, with what the run's terminal showed from its start on, where it has that terminal."""
+        start = self._shown.pop(args.get("spawn"), None)
+        stream = args.get("terminal")
+        if start is None or self.terminal is None or self._keeping is None or stream not in (1, 2):
+            return args
+        end = self.terminal.shown()
+        data = self.terminal.output.written.held()[start:end]
+        if len(data) < end - start:
+            return args
+        return {**args, "terminal": {"stream": stream, "kept": self._keeping.keep(data), "bytes": len(data)}}
 
     def _refused(self, op: str, request: frames.Request, pid: int, why: str) -> dict[str, Any]:
         """Record a denial that only the host could give."""

@@ -35,6 +35,9 @@ class Terminal:
         self.instead = instead
         # What was shown on it.
         self.output = Stream((0, 1, 2), -1)
+        # Bytes come in the order in which they were read.
+        self._showing = asyncio.Lock()
+        self._drained: set[asyncio.Task[None]] = set()
 
     @classmethod
     def of_this_process(cls) -> Terminal | None:
@@ -102,15 +105,39 @@ class Terminal:
                 if not data:
                     return
                 self.output.take(data)
-                try:
-                    await asyncio.to_thread(_write_all, self._fd, data)
-                except OSError:
-                    # The terminal was hung up; the program is told by SIGHUP.
+                if not await self._show(data):
                     return
         finally:
             self.close()
             loop.remove_signal_handler(signal.SIGWINCH)
             os.close(master)
+
+    def shown(self) -> int:
+        """How many bytes were shown on it so far, with all that the programs of the box have written by now."""
+        while self._master >= 0:
+            try:
+                data = os.read(self._master, _CHUNK)
+            except OSError:
+                break
+            if not data:
+                break
+            self.output.take(data)
+            showing = asyncio.create_task(self._show_later(data))
+            self._drained.add(showing)
+            showing.add_done_callback(self._drained.discard)
+        return self.output.written.size
+
+    async def _show_later(self, data: bytes) -> None:
+        await self._show(data)
+
+    async def _show(self, data: bytes) -> bool:
+        async with self._showing:
+            try:
+                await asyncio.to_thread(_write_all, self._fd, data)
+            except OSError:
+                # The terminal was hung up; the program is told by SIGHUP.
+                return False
+        return True
 
     def close(self) -> None:
         """Restore the terminal and let it go; may be called twice."""

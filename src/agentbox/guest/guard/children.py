@@ -52,6 +52,8 @@ class Children:
         child.lane = self.lane()
         child.code, child.signalled, child.failed, child.told, child.relay = None, False, "", False, None
         child.files = []
+        # Which of its streams is the run's own terminal.
+        child.terminal = 0
         # What it gives goes through pipes that nobody else has.
         child.is_anew = any(word in " ".join(started["argv"]) for word in _ANEW)
         return child
@@ -165,7 +167,11 @@ class Children:
         send = self._effects.channel.send
         if given is not None:
             send(frame.format("proc.stdin", text_of(given), lane).encode("ascii"))
-        send(frame.format("proc.result", text_of(args), lane).encode("ascii"))
+        if child.terminal:
+            # The host knows what was shown meanwhile, when it is asked before anything else is.
+            self._effects.ask("observe", "proc.result", text_of({**args, "terminal": child.terminal}), child.lane)
+        else:
+            send(frame.format("proc.result", text_of(args), lane).encode("ascii"))
 
     def _over(self, child: Any, code: Any) -> None:
         child.code = code

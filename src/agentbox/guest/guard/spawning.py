@@ -124,7 +124,7 @@ class Spawning:
                 close(made)
                 close(told)
         child = self._children.new(given, started)
-        outputs, ends = piped({stream: target_after(actions, stream) for stream in (1, 2)}, child.files)
+        outputs, ends = piped({stream: target_after(actions, stream) for stream in (1, 2)}, child)
         try:
             child.relay = Relay(outputs, None, self._large.collector, self._sha256)
             named = {**named, "file_actions": with_ends(actions, ends)}
@@ -181,7 +181,7 @@ class Spawning:
         """Start a program with relays on its streams."""
         args = list(arguments)
         targets = {stream: args[at] if args[at] >= 0 else stream for stream, at in _OUTPUTS}
-        outputs, ends = piped(targets, child.files)
+        outputs, ends = piped(targets, child)
         for stream, at in _OUTPUTS:
             if stream in ends:
                 args[at] = ends[stream]
@@ -230,6 +230,12 @@ class Spawning:
         for stream, size, after in given.get("chunks") or [[stream, len(data[stream]), 0] for stream in data]:
             chunks.append((stream, data[stream][at[stream] : at[stream] + size], after))
             at[stream] += size
+        shown = given.get("terminal")
+        if type(shown) is dict:
+            data = self._large.bytes_of(shown)
+            if data is None:
+                raise effects.diverged("what the program wrote to the terminal was too large to be kept")
+            chunks.append((-shown["stream"], data, 0))
         lane = self._children.lane()
 
         def asked(args: Any) -> None:

@@ -24,6 +24,8 @@ _SIGKILL = 9
 _ENDING_SIGNALS = frozenset(range(1, 32)) - {9, 17, 18, 19, 20, 21, 22, 23, 28}
 # How long nothing may move before a signal that has come is what it waits for.
 _PATIENCE_MILLISECONDS = 100
+# Setting a terminal from the background would stop it.
+_SIGTTOU = 22
 
 
 @sealed
@@ -50,7 +52,7 @@ class StandIn:
         `kept` are the descriptors that it has besides the usual ones, or None for all that are handed on; with
         `read_out` it reads them to their end before it ends."""
         try:
-            _signal.pthread_sigmask(_signal.SIG_BLOCK, _ENDING_SIGNALS)
+            _signal.pthread_sigmask(_signal.SIG_BLOCK, _ENDING_SIGNALS | {_SIGTTOU})
             if failed:
                 write(errors, failed)
                 _exit(_FAILED)
@@ -93,7 +95,12 @@ class StandIn:
         self._given += len(data)
 
     def _put(self, stream: int, data: bytes) -> None:
-        """Write, and read meanwhile: who gives may not take before it has given."""
+        """Write, and read meanwhile: who gives may not take before it has given. A stream below zero is a terminal,
+        which shows what it showed: nothing of it is translated again."""
+        if stream < 0:
+            with _Untranslated(-stream):
+                self._put(-stream, data)
+            return
         at = 0
         while at < len(data):
             watch = poll()
@@ -137,6 +144,31 @@ class StandIn:
         kill(getpid(), -code)
         while True:
             poll().poll()
+
+
+class _Untranslated:
+    """A terminal that shows bytes as they are."""
+
+    def __init__(self, stream: int) -> None:
+        self._stream = stream
+        self._kept: Any = None
+
+    def __enter__(self) -> None:
+        import termios
+
+        try:
+            self._kept = termios.tcgetattr(self._stream)
+            raw = list(self._kept)
+            raw[1] &= ~termios.OPOST
+            termios.tcsetattr(self._stream, termios.TCSADRAIN, raw)
+        except termios.error:
+            self._kept = None
+
+    def __exit__(self, *_: object) -> None:
+        import termios
+
+        if self._kept is not None:
+            termios.tcsetattr(self._stream, termios.TCSADRAIN, self._kept)
 
 
 def _close_others(kept: Any) -> None:

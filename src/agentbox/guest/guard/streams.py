@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import posix
-from posix import close, dup, fstat, pipe, pread, read
+from posix import close, dup, fstat, isatty, pipe, pread, read
 
 from .relay import placed_high
 
@@ -19,10 +19,10 @@ _READ_BYTES = 1 << 20
 _CLOSE_FROM = getattr(posix, "POSIX_SPAWN_CLOSEFROM", None)
 
 
-def piped(targets: Any, files: Any) -> Any:
+def piped(targets: Any, child: Any) -> Any:
     """For each stream that goes to a pipe or a socket, a pipe in its place: what a relay needs, and the ends for
     the child by stream. Streams that go to the same place go through the same pipe. Of one that goes to a file is
-    added to `files` where it begins: (stream, descriptor, place)."""
+    added to the child's files where it begins: (stream, descriptor, place); of a terminal only which one it is."""
     outputs: list[Any] = []
     ends: dict[int, int] = {}
     known: dict[Any, int] = {}
@@ -39,9 +39,11 @@ def piped(targets: Any, files: Any) -> Any:
         if kind == _REGULAR:
             known[place] = target
             copy = placed_high(dup(target))
-            files.append((stream, copy, position(copy)))
+            child.files.append((stream, copy, position(copy)))
             continue
         if kind not in (_FIFO, _SOCKET):
+            if isatty(target):
+                child.terminal = child.terminal or stream
             continue
         source, end = pipe()
         known[place] = ends[stream] = placed_high(end)
