@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from agentbox.workspace import checkpoint_undo
+from agentbox.workspace.checkpoint_store import CheckpointStore
 from tests.conftest import not_here
 from tests.ordinary_user import ordinary_user
 from tests.policy_run import PolicyRun, Project, new_project
@@ -68,6 +70,12 @@ def told(project: Project, *words: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+def undone(project: Project, checkpoint: str) -> bool:
+    """Undo in this process; whether nothing was left."""
+    store = CheckpointStore(str(project.directory))
+    return checkpoint_undo.undo(store, store.get(checkpoint)).is_whole
+
+
 def the_checkpoint(done: PolicyRun) -> tuple[int, dict[str, Any]]:
     """Where the trace has its one checkpoint, and the record."""
     found = [(index, one) for index, one in enumerate(done.records) if one["op"] == "hook.checkpoint"]
@@ -105,13 +113,9 @@ def test_what_any_program_changed_is_undone_and_the_checkpoint_came_first(projec
     taken = record["result"]["snapshot"]
     assert last == f"agentbox: checkpoint {taken} taken before first mutation — `agentbox undo` reverts this run"
     assert state_of(project.directory / "data") != before
-    assert " data/" in told(project, "changes")[1]
-    code, words, errors = told(project, "undo")
-    assert (code, errors) == (0, "")
-    assert "agentbox: undid" in words
+    assert undone(project, taken)
     assert state_of(project.directory / "data") == before
     assert not (project.directory / "out").exists()
-    assert project.verdict()[0] == 0
 
 
 def test_a_run_that_changes_nothing_takes_none_and_undo_says_so(project: Project) -> None:
@@ -141,11 +145,12 @@ def test_changes_are_letters_paths_and_diffs(project: Project) -> None:
     assert told(project, "changes", "--name-only")[1] == "data/notes.txt\ndata/tool\nout\nout/new\n"
     told_json = json.loads(told(project, "changes", "--json")[1])
     assert [one["status"] for one in told_json["changes"]] == ["M", "D", "A", "A"]
-    undone = json.loads(told(project, "undo", "--json")[1])
-    assert {one["status"] for one in undone["paths"]} == {"M", "A", "D"}
+    told_json = json.loads(told(project, "undo", "--json")[1])
+    assert {one["status"] for one in told_json["paths"]} == {"M", "A", "D"}
     assert told(project, "undo")[0] == 1
     assert told(project, "undo", "--redo")[0] == 0
     assert (project.directory / "out" / "new").read_text() == "new\n"
+    assert project.verdict()[0] == 0
 
 
 def test_earlier_runs_can_be_undone_by_name_and_later_work_is_a_conflict(project: Project) -> None:
@@ -158,6 +163,11 @@ def test_earlier_runs_can_be_undone_by_name_and_later_work_is_a_conflict(project
     assert told(project, "undo", first)[0] == 0
     assert sorted(os.listdir(project.directory / "data")) == ["link", "notes.txt", "tool", "untracked.bin"]
     assert told(project, "undo", "20990101")[0] == 2
+    project.run("/bin/true")
+    without = project.traces()[-1].parent.name
+    code, _, errors = told(project, "changes", without)
+    assert code == 2
+    assert f"the run {without} took no checkpoint" in errors
     assert first in told(project, "undo", "--list")[1]
 
 
@@ -253,9 +263,10 @@ def test_a_run_whose_runner_was_killed_is_undone_by_force(project: Project) -> N
     )
     assert running.stdout is not None
     assert running.stdout.readline() == b"on\n"
-    code, _, errors = told(project, "undo", "--force")
-    assert code == 1
-    assert "goes on" in errors
+    for words in (("undo", "--force"), ("changes", "--force")):
+        code, _, errors = told(project, *words)
+        assert code == 1
+        assert "goes on" in errors
     running.send_signal(signal.SIGKILL)
     running.wait()
     code, _, errors = told(project, "undo")
@@ -297,8 +308,9 @@ def test_without_a_wall_the_guard_asks_or_the_command_waits(
     before = state_of(project.directory / "data")
     done = project.run(*command, options=("--checkpoint", *options))
     assert done.exit_code == 0, done
-    assert the_checkpoint(done)[1]["args"]["tool"] == tool
-    assert told(project, "undo")[0] == 0
+    record = the_checkpoint(done)[1]
+    assert record["args"]["tool"] == tool
+    assert undone(project, record["result"]["snapshot"])
     assert state_of(project.directory / "data") == before
     found = snapback(project, "exit 1")
     refused = project.run(*command, options=("--checkpoint", *options), environment=found)

@@ -60,7 +60,16 @@ def chosen(store: CheckpointStore, named: str | None) -> Taken:
     from agentbox.errors import NotFoundError
 
     if named is not None:
-        return store.find(named)
+        try:
+            return store.find(named)
+        except NotFoundError:
+            runs = [name for name in _runs(store.directory) if named and name.startswith(named)]
+            if len(runs) != 1:
+                raise
+            raise NotFoundError(
+                f"the run {runs[0]} took no checkpoint, or it was removed for newer ones",
+                hint="`agentbox undo --list` names those that are there",
+            ) from None
     found = store.all()
     if not found:
         raise NotFoundError(
@@ -79,11 +88,19 @@ def chosen(store: CheckpointStore, named: str | None) -> Taken:
 
 def _last_run(directory: str) -> str:
     """The name of the last run that has a directory here, '' for none."""
-    runs = f"{directory}/.agentbox/runs"
+    return max(
+        _runs(directory),
+        key=lambda name: (name[:_SECONDS], _written(f"{directory}/.agentbox/runs/{name}")),
+        default="",
+    )
+
+
+def _runs(directory: str) -> list[str]:
+    """The names of all runs that have a directory here."""
     try:
-        return max(os.listdir(runs), key=lambda name: (name[:_SECONDS], _written(f"{runs}/{name}")), default="")
+        return os.listdir(f"{directory}/.agentbox/runs")
     except OSError:
-        return ""
+        return []
 
 
 def _written(run: str) -> int:
@@ -145,6 +162,9 @@ def _tell(done: Undoing, taken: Taken, *, redo: bool, as_json: bool, directory: 
     ignored = taken.details.get("ignored")
     if ignored and not redo:
         say(f"not covered, as snapback.toml says: {', '.join(map(str, ignored))}")
+    if not done.paths and done.is_whole:
+        click.echo(f"agentbox: {taken.id}: nothing to {'bring back' if redo else 'undo'}")
+        return
     what = "brought back the changes of" if redo else "undid"
     back = "`agentbox undo` undoes them again" if redo else "`agentbox undo --redo` brings its changes back"
     click.echo(f"agentbox: {what} {taken.id}: {len(done.paths)} paths; {back}")

@@ -34,6 +34,8 @@ class Diff(NamedTuple):
 
 def diffs(store: CheckpointStore, taken: Taken, *, force: bool = False, with_text: bool = True) -> list[Diff]:
     """What the run changed, sorted by path. Raises CheckpointError."""
+    if store.goes_on(taken):
+        raise CheckpointError(f"the run of {taken.id} goes on", hint="ask again when it has ended")
     found = []
     with store.reading() as store_fd, ContentReader(store_fd) as reader:
         undone = {step.path: step.before for step in state_of(store, taken).steps}

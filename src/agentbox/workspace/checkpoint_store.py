@@ -157,6 +157,14 @@ class CheckpointStore:
         fcntl.flock(fd, fcntl.LOCK_SH)
         return fd
 
+    def goes_on(self, taken: Taken) -> bool:
+        """Whether the run of a checkpoint has not ended yet."""
+        try:
+            with open_no_links(self.path) as store_fd:
+                return _goes_on(store_fd, taken.id)
+        except OSError:
+            return False
+
     def get(self, name: str) -> Taken:
         """The checkpoint of that name. Raises NotFoundError, CheckpointError where it is somebody else's."""
         unknown = NotFoundError(f"there is no checkpoint {shown(name)}", hint="`agentbox undo --list` names them all")
