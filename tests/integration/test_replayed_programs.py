@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -36,6 +39,13 @@ with open("out/log.txt", "a") as log:
     subprocess.run(["echo", "a line"], stdout=log)
     print("and one more", file=log)
 print(open("out/log.txt").read())
+"""
+ON_A_TERMINAL = """\
+import subprocess
+print("begin", flush=True)
+subprocess.run(["sh", "-c", "echo straight; od -An -N8 -tx8 /dev/urandom; echo beside >&2; printf 'no end'"])
+print()
+print(subprocess.run(["sh", "-c", "test -t 1; echo $?; test -t 2; echo $? >&2"], stdout=-1).stdout)
 """
 ANEW = """\
 import multiprocessing
@@ -113,6 +123,34 @@ def test_what_programs_are_given_otherwise_is_reported(
     assert words in first["message"], first
     if line is not None:
         assert first["line"] == line, first
+
+
+def test_programs_on_a_terminal_show_again_what_they_showed(project: Project, recorded: bytes) -> None:
+    project.file("shows.py", ON_A_TERMINAL)
+    code, shown = _on_a_terminal(project, "run", "--", PYTHON, "shows.py")
+    assert code == 0, shown
+    assert b"straight\r\n" in shown
+    elsewhere = _replayed(project, project.traces()[-1])
+    for code, again in (_on_a_terminal(project, "replay"), (elsewhere.returncode, elsewhere.stdout)):
+        assert code == 0, again
+        # A terminal translates what the replay writes to it once more.
+        program = again.replace(b"\r\r\n", b"\r\n").partition(b"agentbox: ")[0]
+        assert shown.startswith(program), (shown, program)
+        assert program.endswith(b"b'1\\n'\r\n"), program
+
+
+def _on_a_terminal(project: Project, *words: str) -> tuple[int, bytes]:
+    """Exit code and screen of a command."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(project.directory)
+        os.execvpe(project.command[0], [*project.command, *words], project.environ())
+    shown = b""
+    with contextlib.suppress(OSError):
+        while data := os.read(terminal, 65536):
+            shown += data
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown
 
 
 def test_an_interpreter_that_goes_on_with_the_program_s_work_cannot_be_replayed_and_is_reported(
