@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-NAMES = ("runs", "load", "idle", "start", "policy", "traces", "checkpoints", "egress", "attachments")
+NAMES = ("runs", "load", "idle", "start", "policy", "traces", "checkpoints", "egress", "attachments", "sandbox")
 
 
 @dataclass(frozen=True, slots=True)
