@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from benchmarks.processes import BASELINE
 from benchmarks.report import Row, Section, number
-from benchmarks.sections import idle, load, runs
+from benchmarks.sections import idle, load, replays, runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,8 @@ WANTED = (
     Wanted("runs/s to agentbox-sandbox 0.8, 4 callers", "load", load.to_old(4), "ratio", False, 4),
     Wanted("docker run --rm (runc) to POST /v1/run, p50", "runs", runs.DOCKER_TO_HTTP, "ratio", False, 80),
     Wanted(f"node, warm, p50, to {BASELINE}", "runs", runs.NODE_WARM, "ratio", True, 0.4),
+    Wanted("replay of 10,000 steps to recording them", "replays", replays.named("a mixture"), "ratio", True, 1.0),
+    Wanted("recording with frozen clocks to live ones", "replays", replays.FROZEN, "ratio", True, 1.3),
     Wanted("memory (PSS) of an idle warm Python box", "idle", idle.EACH_BOX, "value", True, 4, " MB"),
 )
 

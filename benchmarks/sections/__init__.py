@@ -5,7 +5,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-NAMES = ("runs", "load", "idle", "start", "policy", "traces", "checkpoints", "egress", "attachments", "sandbox")
+NAMES = (
+    "runs",
+    "load",
+    "idle",
+    "start",
+    "policy",
+    "traces",
+    "replays",
+    "checkpoints",
+    "egress",
+    "attachments",
+    "sandbox",
+)
 
 
 @dataclass(frozen=True, slots=True)
