@@ -150,6 +150,8 @@ def explain_refusal(error: ConfinementError) -> Requirement:
             "the kernel refuses a new /proc where the visible one has masked paths, as in most containers: start "
             "the container with `--security-opt systempaths=unconfined`",
         )
+    if step == "start gVisor":
+        return Requirement("a runsc that runs here", False, detail, "use a release of gVisor of 2022 or 2023")
     if step == "seccomp":
         return Requirement("seccomp filters", False, detail, "use a kernel with CONFIG_SECCOMP_FILTER")
     return Requirement("a box can be built", False, detail, "please report this with the output of `agentbox doctor`")

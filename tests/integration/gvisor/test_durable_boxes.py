@@ -8,6 +8,7 @@ import contextlib
 import os
 import re
 import shutil
+import socket
 import stat
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -79,6 +80,25 @@ def test_workspace_is_the_hosts_and_what_the_box_makes_belongs_to_its_owner(tmp_
     found = (tmp_path / "made").stat()
     assert (found.st_uid, found.st_gid) == (os.geteuid(), os.getegid())
     assert not found.st_mode & (stat.S_ISUID | stat.S_ISGID)
+
+
+def test_socket_of_the_host_in_a_workspace_is_not_reached_and_own_ones_are(tmp_path: Path) -> None:
+    connect = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print('connected')"
+    listen = (
+        "import socket; l = socket.socket(socket.AF_UNIX); l.bind('/work/own'); l.listen()\n"
+        "c = socket.socket(socket.AF_UNIX); c.connect('/work/own'); print('own')"
+    )
+
+    async def work() -> None:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(tmp_path / "hosts"))
+            listener.listen()
+            os.chmod(tmp_path / "hosts", 0o777)
+            async with box_around(tmp_path) as box:
+                assert "Error" in await said(box, f'python3 -c "{connect}" /work/hosts')
+                assert await said(box, f'python3 -c "{listen}"') == "own\n"
+
+    run(work)
 
 
 def test_nothing_inside_ends_the_box_and_a_new_agent_finds_it_swept(tmp_path: Path) -> None:

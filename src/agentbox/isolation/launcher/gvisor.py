@@ -204,7 +204,8 @@ def start_runsc(plan: dict[str, Any]) -> int:
         f"--platform={plan['runtime']['platform']}",
         f"--network={plan['runtime']['network']}",
         "--ignore-cgroups",
-        "--host-uds=open",
+        # What a directory of the host has besides is not for the guest to speak to.
+        *(["--host-uds=open"] if plan["channel"] or plan["unix_listeners"] else ()),
         "--oci-seccomp",
         "--log=/runsc.log",
         "run",

@@ -100,7 +100,9 @@ class GvisorLiveBox(LiveBox):
         except OSError as error:
             if error.errno in (errno.ESRCH, errno.ECONNREFUSED, errno.EPIPE) or not self.is_alive():
                 raise IsolationError(
-                    f"the box ended before its program began: {error}", hint="nothing has run; try again"
+                    f"the box ended before its program began: {error}",
+                    hint="nothing has run; try again. If it stays so, this runsc is of a release that does not fit: see "
+                    "`agentbox doctor`",
                 ) from error
             raise
         self._tell(key, argv)
