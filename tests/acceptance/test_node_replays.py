@@ -130,6 +130,7 @@ def assert_the_same_again(project: Project, recorded: PolicyRun, *command: str) 
         ("processes.cjs", 0),
         ("timers.mjs", 0),
         ("workers.mjs", 0),
+        ("serving.mjs", 0),
         ("modules.mjs", 7),
     ],
 )

@@ -7,13 +7,12 @@ const ordering = require('./ordering.cjs');
 const random = require('./random.cjs');
 const stacks = require('./stacks.cjs');
 
-// Gives what `installAbove` takes.
+const isOwn = clocks.callerIsRuntime();
+
 function install(tape, { seed, lane, live }) {
-  let stream = null;
   if (!live) {
-    const isOwn = clocks.callerIsRuntime();
     clocks.install(tape, isOwn);
-    stream = random.install(seed, lane, isOwn);
+    tape.random = random.install(seed, lane, isOwn);
   }
   stacks.install();
   const end = () => tape.end();
@@ -28,13 +27,12 @@ function install(tape, { seed, lane, live }) {
     if (pid === process.pid && signal !== 0) tape.flush();
     return Reflect.apply(kill, process, [pid, signal]);
   }, 'name', { value: 'kill' });
-  return stream;
 }
 
 // What stands on functions that have their guards.
-function installAbove(tape, stream) {
-  if (stream) random.installNames(stream);
-  ordering.install(tape.turns);
+function installAbove(tape) {
+  if (tape.random) random.installNames(tape.random);
+  ordering.install(tape.turns, isOwn);
 }
 
 module.exports = { install, installAbove };

@@ -12,10 +12,18 @@ const { dressed } = require('./dressing.cjs');
 const { named, textOf } = require('./resolve.cjs');
 
 const seconds = performance.now.bind(performance);
+// Where the kernel takes ports from.
+const PORTS = { first: 32_768, count: 28_232 };
 
 function install(effects) {
   const { answers } = effects;
   const isOwn = (host) => !effects.strict && (host === '::1' || host === 'localhost' || /^127\./.test(host));
+
+  // A port of which the program says that any will do: the same one in a replay; null where it may be any.
+  const anyPort = () => {
+    const random = effects.tape?.random;
+    return random ? PORTS.first + random.below(PORTS.count) : null;
+  };
 
   // What the gateway gives names for addresses (egress/names.py): it alone knows which name one stands for.
   const isSynthetic = (host) => !effects.strict && /^(198\.1[89]\.|fd61:6762:6f78::)/i.test(host);
@@ -97,7 +105,13 @@ function install(effects) {
     }
     // What the guard looked at is what is used, unless it is given in a way that has no second face.
     const simple = given.every((one) => one === null || typeof one !== 'object');
-    return Reflect.apply(listen, this, simple || plain === options ? given : [plain, callback].filter((one) => one));
+    const port = plain === options && !simple || plain.path !== undefined || plain.fd !== undefined || Number(plain.port ?? 0) !== 0
+      ? null : anyPort();
+    if (simple && port !== null && given[0] !== undefined && given[0] !== null && typeof given[0] !== 'function') {
+      return Reflect.apply(listen, this, [port, ...given.slice(1)]);
+    }
+    if (port !== null) plain.port = port;
+    return Reflect.apply(listen, this, port === null && (simple || plain === options) ? given : [plain, callback].filter((one) => one));
   }, listen);
   installDatagrams(connects, binds, effects);
   installNames(resolves, reverses, connects);

@@ -53,13 +53,14 @@ function promise(turns, holder, name) {
   }, real);
 }
 
-function install(turns) {
+// `isOwn` says that the runtime's own JavaScript calls: nothing of the program waits for what it begins.
+function install(turns, isOwn) {
   for (const name of Object.keys(fs)) if (fs[`${name}Sync`]) callback(turns, fs, name);
   for (const name of Object.keys(fs.promises)) if (name !== 'watch') promise(turns, fs.promises, name);
   for (const name of CRYPTO) if (crypto[name]?.length !== undefined) callback(turns, crypto, name);
   const subtle = Object.getPrototypeOf(crypto.webcrypto.subtle);
   for (const name of Object.getOwnPropertyNames(subtle)) if (name !== 'constructor' && name !== 'supports') promise(turns, subtle, name);
-  installTimers(turns);
+  installTimers(turns, isOwn);
   for (const prototype of compressors()) installCompressor(turns, prototype);
 }
 
@@ -100,13 +101,13 @@ function installHandles(turns, prototype) {
   for (const name of HANDLE) promise(turns, prototype, name);
 }
 
-function installTimers(turns) {
+function installTimers(turns, isOwn) {
   const numbers = new WeakMap();
   for (const [set, unset, isLast] of [['setTimeout', 'clearTimeout', true], ['setInterval', 'clearInterval', false],
     ['setImmediate', 'clearImmediate', true]]) {
     const { [set]: begin, [unset]: end } = timers;
     const made = likeTimer(function (call, ...given) {
-      if (typeof call !== 'function') return begin(call, ...given);
+      if (typeof call !== 'function' || isOwn()) return begin(call, ...given);
       const number = turns.begin();
       const timer = begin(function (...found) { turns.end(number, () => Reflect.apply(call, this, found), isLast); }, ...given);
       numbers.set(timer, number);

@@ -90,10 +90,10 @@
     // Loaded before any is installed: each takes the real functions for itself.
     const doors = ['network', 'processes', 'loading', 'below', 'files', 'client'].map((name) => require(`./${name}.cjs`));
     const frozen = tape && require('./frozen.cjs');
-    const stream = frozen?.install(tape, thread);
+    frozen?.install(tape, thread);
     require('./threads.cjs').install(thread, tape?.turns, kept, __filename);
     for (const door of doors) door.install(effects, kept);
-    frozen?.installAbove(tape, stream);
+    frozen?.installAbove(tape);
     Module.syncBuiltinESMExports();
     for (const name of Object.keys(require.cache)) if (name.startsWith(`${__dirname}/`)) delete require.cache[name];
     if (module.children) module.children.length = 0;

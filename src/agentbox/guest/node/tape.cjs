@@ -45,6 +45,8 @@ class Tape {
     this.next = 0;
     this.ending = false;
     this.turns = new Turns(this);
+    // The lane's random bytes, where they are not the real ones.
+    this.random = null;
     if (replay) channel.at = (lane, expected) => this.at(lane, expected);
     channel.ahead = () => (replay ? this.moved() : this.flush());
   }
