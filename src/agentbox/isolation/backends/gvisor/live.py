@@ -101,8 +101,7 @@ class GvisorLiveBox(LiveBox):
             if error.errno in (errno.ESRCH, errno.ECONNREFUSED, errno.EPIPE) or not self.is_alive():
                 raise IsolationError(
                     f"the box ended before its program began: {error}",
-                    hint="nothing has run; try again. If it stays so, this runsc is of a release that does not fit: see "
-                    "`agentbox doctor`",
+                    hint="nothing has run; try again. If it stays so, this runsc is of a release that does not fit",
                 ) from error
             raise
         self._tell(key, argv)
