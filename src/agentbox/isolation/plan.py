@@ -95,7 +95,8 @@ class LaunchPlan:
     waits until its owner has filled the workspace and says what of it is shown. `lent` are directories of the host that
     are writable in the box: (source, target). `joins` are the namespaces ("user", "network", in the order of entering)
     that come as descriptors with the plan; without any, the box gets a network of its own. `sources` are what is shown
-    at a granted path instead of the host's own. At `unix_listeners` sockets are made inside for the owner to serve. With a `runtime` the box is gVisor's.
+    at a granted path instead of the host's own. At `unix_listeners` sockets are made inside for the owner to serve.
+    With a `runtime` the box is gVisor's.
     """
 
     namespaces: bool
