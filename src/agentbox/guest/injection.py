@@ -74,6 +74,8 @@ def injection(
         found["AGENTBOX_ENTRY"] = entry
     if seed:
         found["AGENTBOX_SEED"] = seed
+        # The order of sets of text comes again too.
+        found.setdefault("PYTHONHASHSEED", "0")
     if flags:
         found["AGENTBOX_NODE_FLAGS"] = flags
     return found

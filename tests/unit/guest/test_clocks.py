@@ -74,12 +74,27 @@ def test_every_way_to_ask_for_the_time_is_a_call(host: Host, python: str) -> Non
         "time(); time_ns(); monotonic(); monotonic_ns(); perf_counter(); perf_counter_ns(); process_time(); thread_time()\n"
         "localtime(); gmtime(None); ctime(); strftime('%H'); asctime()\n"
         "localtime(0); gmtime(0.5); ctime(0); strftime('%H', gmtime(0)); asctime(gmtime(0))\n"
+        "clock_gettime(CLOCK_MONOTONIC); clock_gettime_ns(CLOCK_REALTIME)\n"
         "D = datetime.datetime; D.now(); D.now(datetime.timezone.utc); D.utcnow(); D.today(); datetime.date.today()\n"
     )
     names = [name.partition(".")[2] for name, _ in calls(recorded(host, python, code).records)]
     assert names == [
         *("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time"),
-        *("thread_time", "localtime", "gmtime", "ctime", "strftime", "asctime", "now", "now", "utcnow", "time", "time"),
+        *(
+            "thread_time",
+            "localtime",
+            "gmtime",
+            "ctime",
+            "strftime",
+            "asctime",
+            "clock_gettime.1",
+            "clock_gettime.0",
+            "now",
+            "now",
+            "utcnow",
+            "time",
+            "time",
+        ),
     ]
 
 

@@ -51,7 +51,24 @@ def real_clocks() -> dict[str, Any]:
         found[f"time.{name}"] = found[f"time.{name}_ns"] = getattr(time, f"{name}_ns")
     for name in (*[f"time.{name}" for name in _SHOWING], "datetime.now", "datetime.utcnow"):
         found[name] = time.time_ns
+    for name, number in _numbered():
+        found[name] = _reading(number)
     return found
+
+
+def _numbered() -> Any:
+    """The clocks that have a number: what a call of each is recorded as, and the number."""
+    names = [name for name in vars(time) if name.startswith("CLOCK_")]
+    return [(f"time.clock_gettime.{getattr(time, name)}", getattr(time, name)) for name in names]
+
+
+def _reading(number: int) -> Any:
+    read = getattr(time, "clock_gettime_ns", None)
+
+    def clock() -> Any:
+        return read(number)  # type: ignore[misc]
+
+    return clock
 
 
 def install(ask: Any, calls: Any, quick: Any, bound: Any, later: Any, replay: bool) -> None:
@@ -68,6 +85,9 @@ def install(ask: Any, calls: Any, quick: Any, bound: Any, later: Any, replay: bo
             put[shown] = _dressed(clock, shown, "time")
     for name in _SHOWING:
         put[name] = bound(_showing(name, getattr(time, name), ask, 1 if name == "strftime" else 0), name)
+    if hasattr(time, "clock_gettime_ns"):
+        for name in ("clock_gettime", "clock_gettime_ns"):
+            put[name] = bound(_numbered_clock(name, getattr(time, name), ask), name)
     if replay:
         put["sleep"] = _sleep(time.sleep)
     for name, function in put.items():
@@ -114,6 +134,19 @@ def _clock(called: str, real: Any, ask: Any, calls: Any, quick: Any, whole: bool
         return value
 
     return whole_clock if whole else clock
+
+
+def _numbered_clock(name: str, real: Any, ask: Any) -> Any:
+    known = {number for _, number in _numbered()}
+    whole = name.endswith("_ns")
+
+    def clock(_: Any, number: Any) -> Any:
+        if type(number) is not int or number not in known:
+            return real(number)
+        value = int(ask("clock", f"time.clock_gettime.{number}"))
+        return value if whole else value / _NANOSECONDS
+
+    return clock
 
 
 def _dressed(function: Any, name: str, module: str) -> Any:

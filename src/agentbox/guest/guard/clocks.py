@@ -42,10 +42,9 @@ class Clocks:
         self._open: dict[int, Any] = {}
         self._told = 0
         self._since = monotonic()
-        self._coarse = False
+        self._coarse = self._ended = False
         self._repeated = 0
         self._alone = True
-        self._ended = effects.replay
         if not effects.replay:
             quick.append(True)
 
@@ -54,7 +53,7 @@ class Clocks:
         if type(name) is not str:
             raise TypeError("a clock has a name")
         lane = self._lanes.here()
-        if ">" in lane.name or name not in self._real:
+        if ">" in lane.name or self._ended:
             # In a replay nothing of such an effect happens.
             return self._real[name]()
         if self._effects.replay:
@@ -114,6 +113,7 @@ class Clocks:
     def end(self) -> None:
         """The program has ended; what runs now, while it is taken apart, is neither recorded nor served."""
         self._quick.clear()
+        self._ended = True
         if self._effects.replay:
             for lane in (self._lanes.first(), *list(self._open.values())):
                 left = unused(lane)

@@ -80,7 +80,14 @@ def _patch_loop(kind: Any, ask: Any, generators: Any) -> None:
     def create_task(self: Any, coro: Any, **named: Any) -> Any:
         given = named.get("context")
         if given is not None:
-            given.run(lanes.set, ask("task lane"))
+            # A context that several tasks share stays the first one's.
+            if given.get(lanes) is None or given.get(lanes) is lanes.get(None):
+                lane = ask("task lane")
+                try:
+                    given.run(lanes.set, lane)
+                except RuntimeError:
+                    # It is the one that runs now: the task goes on in the lane of who makes it.
+                    return real(self, coro, **named)
             return real(self, coro, **named)
         before = [(lanes, lanes.set(ask("task lane")))]
         before += [(variable, variable.set(None)) for variable in generators]
