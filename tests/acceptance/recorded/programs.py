@@ -9,11 +9,12 @@ print(subprocess.run(["echo", "captured"], capture_output=True, text=True))
 print(subprocess.check_output("printf '%s\\n' b a | sort", shell=True, text=True).split())
 sys.stdout.flush()
 print(subprocess.run(["sh", "-c", "echo straight through; exit 3"]).returncode, flush=True)
+print(subprocess.run(["sh", "-c", "echo *"], cwd="data", capture_output=True).stdout)
 print(subprocess.run(["cat"], input=b"fed", stdout=subprocess.PIPE).stdout)
 try:
     subprocess.run(["sleep", "30"], timeout=0.2)
 except subprocess.TimeoutExpired as error:
-    print("too slow:", error.cmd)
+    print("too slow:", error)
 try:
     subprocess.run(["false"], check=True)
 except subprocess.CalledProcessError as error:

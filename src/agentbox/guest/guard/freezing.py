@@ -48,7 +48,7 @@ def freezing(given: dict[str, str], doors: Any, effects: Any, services: Any, spa
         random_doors.install_order(doors.bound, doors.replace)
         door("lane_doors").install(doors.ask, generators, doors.bound, doors.replace, doors.later)
 
-        door("process_doors").install(doors.ask, doors.bound, doors.replace)
+        door("process_doors").install(doors.ask, doors.bound, doors.replace, doors.later)
 
         def all_forked() -> None:
             forked()

@@ -18,7 +18,7 @@ REPLACED = ("posix_spawn", "posix_spawnp", "system")
 _NOT_STARTED = 127
 
 
-def install(ask: Any, bound: Any, replace: Any) -> None:
+def install(ask: Any, bound: Any, replace: Any, later: Any) -> None:
     """Put the functions in their places."""
     for name in ("posix_spawn", "posix_spawnp"):
         if hasattr(posix, name):
@@ -34,6 +34,24 @@ def install(ask: Any, bound: Any, replace: Any) -> None:
     os._spawnvef = _spawnvef(real_wait, ask, bound)  # type: ignore[attr-defined]
     replace("_exit", _ending(posix._exit, ask, bound))
     atexit.register(lambda: ask("spawns end"))
+    later("subprocess", _say_whole_timeouts)
+
+
+def _say_whole_timeouts(subprocess: Any) -> None:
+    """Where nothing is captured, `subprocess.run` says in its error how much time was left when it began to wait, which
+    is chance. With this it says what it says elsewhere: the timeout that it was given."""
+    real = subprocess.Popen.communicate
+
+    def communicate(self: Any, input: Any = None, timeout: Any = None) -> Any:  # noqa: A002 - it stands for that one
+        try:
+            return real(self, input, timeout)
+        except subprocess.TimeoutExpired as error:
+            error.timeout = timeout
+            raise
+
+    communicate.__doc__, communicate.__qualname__ = real.__doc__, real.__qualname__
+    communicate.__module__ = real.__module__
+    subprocess.Popen.communicate = communicate
 
 
 def _wait_there(subprocess: Any, real: Any) -> None:

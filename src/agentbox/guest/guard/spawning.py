@@ -164,6 +164,9 @@ class Spawning:
                 failed = f"OSError:{_ENOENT:x}:".encode()
                 return self._forked(arguments, None, arguments[_BEFORE], failed), failed
             return self._services.real("fork_exec")(*arguments), b"?"
+        directory = arguments[_DIRECTORY]
+        if directory is not None:
+            started = {**started, "cwd": self._files.text(directory)}
         given = self._asked(started)
         if not replay:
             return self._recorded(arguments, self._children.new(given, started))
