@@ -171,7 +171,7 @@ def _own_ids(info: dict[str, Any]) -> Requirement:
     options = " ".join(info.get("SecurityOptions") or ())
     word = next((word for word in ("rootless", "userns") if f"name={word}" in options), "")
     return Requirement(
-        "an engine whose ids are the host's",
+        "an engine with the host's ids",
         not word,
         f"the engine runs with {word}" if word else "no remapping of ids",
         "start the daemon as root and without userns-remap, or use backend jail, which needs neither" if word else "",
