@@ -17,6 +17,7 @@ from tests.running_server import RunningServer
 CODE = """\
 import sys, time, uuid
 import agentbox.client as box
+print({*"abcdefghijklmnop"})
 print(time.time(), uuid.uuid4(), sys.stdin.read(), sys.argv[1:])
 print(box.read_text("in.txt"))
 open("out.txt", "w").write("x" * 10)
