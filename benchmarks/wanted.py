@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from benchmarks.processes import BASELINE
 from benchmarks.report import Row, Section, number
-from benchmarks.sections import idle, load, replays, runs
+from benchmarks.sections import checkpoints, idle, load, replays, runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ WANTED = (
     Wanted(f"node, warm, p50, to {BASELINE}", "runs", runs.NODE_WARM, "ratio", True, 0.4),
     Wanted("replay of 10,000 steps to recording them", "replays", replays.named("a mixture"), "ratio", True, 1.0),
     Wanted("recording with frozen clocks to live ones", "replays", replays.FROZEN, "ratio", True, 1.3),
+    Wanted("a checkpoint after one change, to snapback", "checkpoints", checkpoints.LATER, "ratio", True, 0.33),
+    Wanted("the first checkpoint, to snapback", "checkpoints", checkpoints.FIRST, "ratio", True, 0.33),
     Wanted("memory (PSS) of an idle warm Python box", "idle", idle.EACH_BOX, "value", True, 4, " MB"),
 )
 
