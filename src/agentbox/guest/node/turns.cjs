@@ -9,8 +9,10 @@ const { AsyncResource } = require('node:async_hooks');
 // The runtime's own, for what the program shall not see.
 const { clearTimeout: clear, setImmediate: soon, setTimeout: after } = globalThis;
 const TURN = 'async.turn';
-// A replay that waits for the end of something longer than this goes on with what it has. What is not as it was shows then.
-const MAX_WAIT_MS = 10_000;
+// A replay that waits for the end of something longer than this goes on with what it has, and is in a hurry from then on.
+// What is not as it was shows then.
+const MAX_WAIT_MS = 60_000;
+const HURRY_MS = 50;
 
 // A frame of this file stands nearest to the program, whatever calls it: see stacks.cjs.
 const called = (go) => go();
@@ -24,6 +26,7 @@ class Turns {
     this.looks = false;
     this.asks = false;
     this.patience = null;
+    this.wait = MAX_WAIT_MS;
   }
 
   // Something begins; its number.
@@ -89,8 +92,9 @@ class Turns {
     if (at < 0) {
       this.patience ??= after(() => {
         this.patience = null;
+        this.wait = HURRY_MS;
         if (this.held.length) this.deliver(0);
-      }, MAX_WAIT_MS);
+      }, this.wait);
       return;
     }
     clear(this.patience ?? undefined);
