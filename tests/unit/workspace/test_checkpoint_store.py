@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import time
@@ -197,6 +198,35 @@ def test_a_full_disk_is_said_and_leaves_nothing(small_disk: Path) -> None:
     run.end()
     (project.work / "filler").write_bytes(b"y" * 780_000)
     assert run.undo().is_whole
+
+
+def test_what_somebody_writes_through_a_mapping_between_two_checkpoints_is_in_the_second(project: Project) -> None:
+    target = project.work / "0.txt"
+    with target.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[0] = ord("1")
+        project.begin()
+        mapped[1] = ord("2")
+        run = project.begin()
+    target.unlink()
+    run.end()
+    assert run.undo().is_whole
+    assert target.read_text().startswith("12ntent")
+
+
+def test_a_mapping_is_seen_where_the_file_system_notes_no_time_of_it(small_disk: Path) -> None:
+    project = Project(small_disk)
+    project.work.mkdir()
+    target = project.work / "mapped"
+    target.write_bytes(b"x" * 100_000)
+    os.utime(target, (1, 1))
+    for _ in range(2):
+        with target.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+            mapped[7] = ord("x")
+            run = project.begin()
+            mapped[50_000] = ord("y")
+        assert run.end() == {"mapped": "M"}
+        assert run.undo().is_whole
+        assert target.read_bytes() == b"x" * 100_000
 
 
 def test_a_killed_taking_leaves_no_checkpoint_and_is_swept(project: Project) -> None:
