@@ -80,6 +80,19 @@ class Cursor:
             )
         return Answer({name: value for name, value in given.items() if name not in ("spawn", "files")}, step=step)
 
+    def again(self, lane: str | None, op: str, args: dict[str, Any]) -> bool:
+        """A short way for an observation that needs no answer and came before: whether it is what comes next. When it
+        is not, nothing has happened."""
+        lane = lane or MAIN
+        steps, position = self._recording.lanes.get(lane), self._positions.get(lane, 0)
+        if steps is None or position >= len(steps) or self.divergence is not None:
+            return False
+        step = steps[position]
+        if step.op != op or step.call is not None or step.kind != "observe" or step.args != args:
+            return False
+        self._positions[lane] = position + 1
+        return True
+
     def expects(self, lane: str | None, op: str, args: dict[str, Any], at: Any = None) -> bool:
         """Whether that observation is what comes next in a lane."""
         step = self._next(lane or MAIN, at)

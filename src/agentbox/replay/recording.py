@@ -101,10 +101,11 @@ class Recording:
 
     def changes_files(self) -> bool:
         """Whether anything in it wrote, renamed or removed a file, or may have."""
-        return bool(self.written) or any(
-            step.op == PROC_SPAWN or (step.op.startswith("fs.") and step.op not in ("fs.open_read", "fs.read_text"))
-            for steps in self.lanes.values()
-            for step in steps
+        ops = {step.op for steps in self.lanes.values() for step in steps}
+        return (
+            bool(self.written)
+            or PROC_SPAWN in ops
+            or any(op.startswith("fs.") for op in ops - {"fs.open_read", "fs.read_text"})
         )
 
 

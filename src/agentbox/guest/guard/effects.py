@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from posix import write
 
-from .channel import Channel, text_of
+from .channel import Channel, frame_of, text_of
 from .lanes import Lanes
 from .seal import sealed
 
@@ -167,10 +167,19 @@ class Effects:
         frame = sys._getframe(1)
         while frame is not None:
             name = frame.f_code.co_filename
-            if not name.startswith(self._below) or (name.startswith(_LIBRARY) and _is_package(name)):
+            if self.is_programs(name):
                 return {"file": name, "line": frame.f_lineno or 0}
             frame = frame.f_back  # type: ignore[assignment]
         return {}
+
+    def is_programs(self, name: str) -> bool:
+        """Whether a file of code is neither the standard library's nor the guard's."""
+        return not name.startswith(self._below) or (name.startswith(_LIBRARY) and _is_package(name))
+
+    def frame_at(self, body: bytes, lane: str, file: str, line: int) -> bytes:
+        """The whole frame of what `body` gave, in a replay, for a lane and a place."""
+        at = text_of({"file": file, "line": line})
+        return frame_of(body + f'{text_of(lane)},"at":{at}}}'.encode("ascii"))
 
     def body(self, op: str, args_text: str) -> bytes:
         """An observation as bytes, up to where the lane stands; it may be kept and sent again."""

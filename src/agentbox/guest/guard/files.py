@@ -50,7 +50,7 @@ class Files:
     def handlers(self) -> Any:
         """The handlers by the name of their event."""
         found = {
-            "open": self._quick_open(),
+            "open": self._quick_open_again() if self._effects.replay else self._quick_open(),
             "os.truncate": self.on_truncate,
             "os.rename": self.on_rename,
             "os.link": self.on_link,
@@ -107,6 +107,47 @@ class Files:
                     ):
                         return None
             return slow(given, mode, flags)
+
+        return on_open
+
+    def _quick_open_again(self) -> Any:
+        """The same in a replay, for a file that is opened at the same place of the program again: the record says
+        where."""
+        observations, effects, slow = self._observations, self._effects, self.on_open
+        quick, send, frame_at = observations.quick, effects.channel.send_ready, sys._getframe
+        main, loaded = get_ident(), sys.modules
+        lane = effects.lanes.first()
+
+        def on_open(given: Any, mode: Any, flags: Any) -> Any:
+            if type(given) is not str or flags != O_CLOEXEC:
+                return slow(given, mode, flags)
+            # Below this function and the hook.
+            caller = frame_at(2)
+            code, line = caller.f_code, caller.f_lineno
+            alone = get_ident() == main and not lane.served and not lane.depth and "_asyncio" not in loaded
+            known = quick.get(given)
+            if known is not None and alone and known[6] is code and known[7] == line:
+                try:
+                    found = lstat(given)
+                except OSError:
+                    return slow(given, mode, flags)
+                if (
+                    found.st_ino == known[0]
+                    and found.st_ctime == known[1]
+                    and found.st_size == known[2]
+                    and found.st_mtime == known[3]
+                    and found.st_dev == known[4]
+                    and send(known[5])
+                ):
+                    return None
+            observations.ready = None
+            refused = slow(given, mode, flags)
+            ready = observations.ready
+            if refused is None and ready is not None and alone and effects.is_programs(code.co_filename):
+                key, body = ready
+                frame = effects.frame_at(body, lane.name, code.co_filename, line)
+                quick[given] = (key[0], key[3], key[1], key[2], key[4], frame, code, line)
+            return refused
 
         return on_open
 

@@ -37,6 +37,8 @@ class Observations:
         self.own: dict[int, Any] = {}
         # By the text that a program gave: what the file was like, and the frame of its record.
         self.quick: dict[str, Any] = {}
+        # In a replay, what the last read file was like and its record, where that may be sent again.
+        self.ready: Any = None
         # Asked before a file is read; gives the members to add when the host must count it.
         self.once: Any = None
 
@@ -49,6 +51,7 @@ class Observations:
         key = (found.st_ino, found.st_size, found.st_mtime, found.st_ctime, found.st_dev)
         kept = self._kept.get(path)
         if kept is not None and kept[0] == key:
+            self.ready = kept
             effects.send_again(kept[1])
             return None
         kind = found.st_mode & _KIND
@@ -71,7 +74,7 @@ class Observations:
             if len(self._kept) >= _MAX_KEPT or len(self.quick) >= _MAX_KEPT:
                 self._kept.clear()
                 self.quick.clear()
-            self._kept[path] = (key, body)
+            self._kept[path] = self.ready = (key, body)
             if given and not effects.replay:
                 frame = frame_of(body + text_of(effects.lanes.first().name).encode("ascii") + b"}")
                 self.quick[given] = (key[0], key[3], key[1], key[2], key[4], frame)
