@@ -154,7 +154,7 @@ function record(effects, child, spawn, through) {
     done = true;
     if (isWhole) tell(say !== undefined);
     if (say) turns.end(number, say);
-    else turns.forget();
+    else turns.forget(number);
   };
   const tell = (closes) => {
     const { pid, exitCode, signalCode } = child;
@@ -234,7 +234,7 @@ function play(effects, child, options, recorded) {
       return;
     }
     if (closes) close(() => turns.end(number, () => child.emit('close', child.exitCode, child.signalCode)));
-    else close(() => turns.forget());
+    else close(() => turns.forget(number));
   };
   const later = () => {
     if (waits) return;

@@ -18,6 +18,7 @@ function install(tape, { seed, lane, live }) {
   const end = () => tape.end();
   // Of the listeners this is the first; what others call after it is sent at once.
   process.on('exit', end);
+  if (tape.replay) process.on('beforeExit', () => tape.turns.idle());
   const { kill, reallyExit } = process;
   process.reallyExit = (code) => {
     end();

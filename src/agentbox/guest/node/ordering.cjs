@@ -28,7 +28,7 @@ function callback(turns, holder, name) {
     try {
       return Reflect.apply(real, this, given);
     } catch (error) {
-      turns.forget();
+      turns.forget(number);
       throw error;
     }
   }, real);

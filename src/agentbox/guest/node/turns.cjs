@@ -9,10 +9,13 @@ const { AsyncResource } = require('node:async_hooks');
 // The runtime's own, for what the program shall not see.
 const { clearTimeout: clear, setImmediate: soon, setTimeout: after } = globalThis;
 const TURN = 'async.turn';
-// A replay that waits for the end of something longer than this goes on with what it has, and is in a hurry from then on.
-// What is not as it was shows then.
-const MAX_WAIT_MS = 60_000;
+// A replay that waits longer than this for something that was not even begun goes on with what it has, and is in a hurry
+// from then on. What is not as it was shows then.
+const MAX_WAIT_MS = 20_000;
 const HURRY_MS = 50;
+// Nothing can be delivered now: what comes first is on its way, or nobody knows.
+const LATER = -1;
+const PERHAPS = -2;
 
 // A frame of this file stands nearest to the program, whatever calls it: see stacks.cjs.
 const called = (go) => go();
@@ -22,6 +25,8 @@ class Turns {
     this.tape = tape;
     this.begun = 0;
     this.open = 0;
+    // Those that may still end, in a replay.
+    this.live = new Set();
     this.held = [];
     this.looks = false;
     this.asks = false;
@@ -32,21 +37,26 @@ class Turns {
   // Something begins; its number.
   begin() {
     this.open++;
-    return ++this.begun;
+    this.begun++;
+    if (this.tape.replay) this.live.add(this.begun);
+    return this.begun;
   }
 
   // It does not happen after all, or never ends any more.
-  forget() { this.open--; }
+  forget(number) {
+    this.open--;
+    this.live.delete(number);
+  }
 
   // A part of it ends: the program's function is called in its turn. `last` says that it was all.
   end(number, go, last = true) {
     if (this.open === 1 && !this.held.length) {
-      if (last) this.open--;
+      if (last) this.forget(number);
       go();
       return;
     }
     if (!this.tape.replay) {
-      if (last) this.open--;
+      if (last) this.forget(number);
       this.tape.call(TURN, () => number);
       go();
       return;
@@ -63,7 +73,10 @@ class Turns {
   }
 
   // What was held is not wanted any more.
-  drop(number) { this.held = this.held.filter((one) => one.number !== number); }
+  drop(number) {
+    this.held = this.held.filter((one) => one.number !== number);
+    this.live.delete(number);
+  }
 
   // Look for whose turn it is, when the program has done all that it does now.
   look() {
@@ -81,14 +94,14 @@ class Turns {
     this.asks = false;
     if (name === TURN) {
       const at = this.held.findIndex((one) => one.number === number);
-      if (at < 0) return -1;
-      this.tape.call(TURN);
-      return at;
+      if (at >= 0) this.tape.call(TURN);
+      return at >= 0 ? at : this.live.has(number) ? LATER : PERHAPS;
     }
-    return this.open === 1 ? 0 : -1;
+    return this.open === 1 ? 0 : PERHAPS;
   }
 
   deliver(at) {
+    if (at === LATER) return;
     if (at < 0) {
       this.patience ??= after(() => {
         this.patience = null;
@@ -100,9 +113,16 @@ class Turns {
     clear(this.patience ?? undefined);
     this.patience = null;
     const [one] = this.held.splice(at, 1);
-    if (one.last) this.open--;
+    if (one.last) this.forget(one.number);
     if (this.held.length) this.look();
     one.go();
+  }
+
+  // Nothing else is on its way: what is held is not held for anything.
+  idle() {
+    if (!this.held.length) return;
+    this.wait = HURRY_MS;
+    this.deliver(0);
   }
 
   // The program did something that was recorded: perhaps it is the turn of what is held.
