@@ -36,6 +36,8 @@ class Children:
         # Children that had ended before this process knew that they had begun, while it starts one.
         self._early: dict[int, Any] = {}
         self._starting = 0
+        # Threads of the guard that pass on what children write.
+        self._threads = 0
         self._lock = allocate_lock()
 
     def lane(self) -> str:
@@ -72,11 +74,19 @@ class Children:
             return
 
         def run() -> None:
-            relay.run()
-            if child.code is not None:
-                self.tell(child)
+            try:
+                relay.run()
+                if child.code is not None:
+                    self.tell(child)
+            finally:
+                self._threads -= 1
 
+        self._threads += 1
         start_new_thread(run, ())
+
+    def relaying(self) -> int:
+        """How many threads this process has of which the program knows nothing."""
+        return int(self._threads)
 
     def drop(self, child: Any) -> None:
         """A child could not be started."""
@@ -118,7 +128,7 @@ class Children:
         self._running.clear()
         self._open.clear()
         self._early.clear()
-        self._starting = 0
+        self._starting = self._threads = 0
         self._lock = allocate_lock()
 
     def signalled(self, pid: Any, number: Any) -> None:

@@ -30,6 +30,8 @@ def install(ask: Any, bound: Any, replace: Any, later: Any) -> None:
     if loaded is not None:
         _wait_there(loaded, real_wait)
     replace("waitid", _waiting_by_id(posix.waitid, ask, bound))
+    if sys.version_info >= (3, 12):
+        replace("fork", _fork(posix.fork, ask, bound))
     replace("system", _system(real_wait, ask, bound))
     os._spawnvef = _spawnvef(real_wait, ask, bound)  # type: ignore[attr-defined]
     replace("_exit", _ending(posix._exit, ask, bound))
@@ -97,6 +99,22 @@ def _waiting_by_id(real: Any, ask: Any, bound: Any) -> Any:
         return found
 
     return bound(waitid, "waitid")
+
+
+def _fork(real: Any, ask: Any, bound: Any) -> Any:
+    """From CPython 3.12 on it warns of threads, also of those that only the guard has."""
+
+    def fork(_: Any) -> int:
+        threading = sys.modules.get("threading")
+        if not ask("relaying") or (threading is not None and threading.active_count() > 1):
+            return int(real())
+        import warnings
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return int(real())
+
+    return bound(fork, "fork")
 
 
 def _system(wait: Any, ask: Any, bound: Any) -> Any:

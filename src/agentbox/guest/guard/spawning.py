@@ -64,6 +64,7 @@ class Spawning:
             "spawn": self.spawn,
             "reaped": self._children.reaped,
             "spawns end": self._children.ends,
+            "relaying": self._children.relaying,
         }
 
     def handlers(self, others: Any) -> Any:
