@@ -30,6 +30,8 @@ _FD_PATH, _NAME, _FLAGS, _ADDRESS = 5, 6, 7, 6
 _MAX_WORDS, _MAX_WORD_BYTES = 256, 4096
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
+# Calls that newer machines do not have.
+_OLDER: tuple[tuple[str, list[str]], ...] = (("open", []), ("creat", [])) if os.uname().machine == "x86_64" else ()
 # Where there are rules, nothing is started.
 NO_RULES = "no exec rules"
 PROGRAMS: tuple[dict[str, Any], ...] = ({"name": "sentry/execve", "context_fields": ["group_id"]},)
@@ -37,7 +39,7 @@ EVERYTHING: tuple[dict[str, Any], ...] = (
     *PROGRAMS,
     *(
         {"name": f"syscall/{name}/exit", "optional_fields": fields, "context_fields": ["group_id", "cwd"]}
-        for name, fields in (("open", []), ("openat", ["fd_path"]), ("creat", []))
+        for name, fields in (("openat", ["fd_path"]), *_OLDER)
     ),
     {"name": "syscall/connect/exit", "context_fields": ["group_id"]},
 )
