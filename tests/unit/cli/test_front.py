@@ -14,6 +14,7 @@ from agentbox.cli.run import run
 WORDS = st.sampled_from(
     [
         "-p", "--policy", "-t", "--trace", "--isolation", "--witness", "--observe", "--json", "-q", "--quiet", "jail",
+        "--checkpoint", "--live-clocks",
         "guard", "exec", "all", "a.policy", "-", "", "--policy=b", "--isolation=guard", "--isolation=x", "-qp", "-pc",
         "--quiet=1", "--help", "--pol", "python", "-c",
     ]
@@ -41,6 +42,8 @@ def test_both_readers_agree(options: list[str], command: list[str]) -> None:
         "trace": found.trace,
         "isolation": found.isolation,
         "observe": found.observe,
+        "checkpoint": found.checkpoint,
+        "live_clocks": found.live_clocks,
         "witness": found.witness,
         "as_json": found.as_json,
         "quiet": found.quiet,
