@@ -42,6 +42,7 @@ _UTCNOW = (
 )
 # As in `clocks`, names and values.
 _KEPT = 512
+_STEP = 100_000
 
 
 def real_clocks() -> dict[str, Any]:
@@ -71,17 +72,17 @@ def _reading(number: int) -> Any:
     return clock
 
 
-def install(ask: Any, calls: Any, quick: Any, bound: Any, later: Any, replay: bool) -> None:
-    """Put the clocks in their places. Calls go into the list `calls` while the list `quick` has something in it, else
-    `ask` is asked; `bound` makes a function stay itself in a class; `later` takes, by the name of a module, what is
-    done to it when it is loaded."""
+def install(ask: Any, lists: Any, bound: Any, later: Any, replay: bool) -> None:
+    """Put the clocks in their places. The first of the `lists` gets calls while the second has something in it; the
+    third has what a clock says that stands still; else `ask` is asked. `bound` makes a function stay itself in a class;
+    `later` takes, by the name of a module, what is done to it when it is loaded."""
     shadow = _MODULE("time")
     shadow.__dict__.update(time.__dict__)
     put = {}
     for name in _FLOATS:
         for whole in (False, True):
             shown = f"{name}_ns" if whole else name
-            clock = _clock(f"time.{shown}", getattr(time, f"{name}_ns"), ask, calls, quick, whole)
+            clock = _clock(f"time.{shown}", getattr(time, f"{name}_ns"), ask, lists, whole)
             put[shown] = _dressed(clock, shown, "time")
     for name in _SHOWING:
         put[name] = bound(_showing(name, getattr(time, name), ask, 1 if name == "strftime" else 0), name)
@@ -107,17 +108,25 @@ def install(ask: Any, calls: Any, quick: Any, bound: Any, later: Any, replay: bo
 
     for module, names in WAITING.items():
         later(module, restore(names))
-    later("datetime", lambda module: _patch_datetime(module, _clocks(ask, calls, quick, shadow.time_ns)))
+    later("datetime", lambda module: _patch_datetime(module, _clocks(ask, lists, shadow.time_ns)))
 
 
-def _clock(called: str, real: Any, ask: Any, calls: Any, quick: Any, whole: bool) -> Any:
+def _clock(called: str, real: Any, ask: Any, lists: Any, whole: bool) -> Any:
     """A function that gives what a clock says: whole nanoseconds, or seconds."""
+    calls, quick, still = lists
     add = calls.extend
+
+    def asked() -> int:
+        """What it says where that is not simply put into the list."""
+        if still and still[0] is called and real() - still[1] < _STEP:
+            still[2] += 1
+            return int(still[1])
+        return int(ask("clock", called))
 
     # As an attribute of a class they get an instance, which the built-in functions do not.
     def clock(_: Any = None) -> Any:
         if not quick:
-            return int(ask("clock", called)) / _NANOSECONDS
+            return asked() / _NANOSECONDS
         value = real()
         add((called, value))
         if len(calls) >= _KEPT:
@@ -126,7 +135,7 @@ def _clock(called: str, real: Any, ask: Any, calls: Any, quick: Any, whole: bool
 
     def whole_clock(_: Any = None) -> Any:
         if not quick:
-            return int(ask("clock", called))
+            return asked()
         value = real()
         add((called, value))
         if len(calls) >= _KEPT:
@@ -203,8 +212,8 @@ class _Peek:
 _replaced: list[Any] = []
 
 
-def _clocks(ask: Any, calls: Any, quick: Any, real: Any) -> Any:
-    return [_clock(f"datetime.{name}", real, ask, calls, quick, False) for name in ("now", "utcnow")]
+def _clocks(ask: Any, lists: Any, real: Any) -> Any:
+    return [_clock(f"datetime.{name}", real, ask, lists, False) for name in ("now", "utcnow")]
 
 
 def _patch_datetime(module: Any, clocks: Any) -> None:

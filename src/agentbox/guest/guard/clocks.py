@@ -31,13 +31,15 @@ _MAX_SAFE_INTEGER = (1 << 53) - 1
 @sealed
 class Clocks:
     """The calls of one process. `real` are the functions by their names, all in nanoseconds; `quick` is true while
-    `clock_doors` may put calls into the first lane's list itself, name after value after name."""
+    `clock_doors` may put calls into the first lane's list itself, name after value after name. While clocks go in
+    steps, `still` is what one of them says, for `clock_doors` too: its name, what it says, how often that was seen."""
 
-    def __init__(self, effects: Effects, real: Any, quick: Any) -> None:
+    def __init__(self, effects: Effects, real: Any, quick: Any, still: Any) -> None:
         self._effects = effects
         self._lanes = effects.lanes
         self._real = real
         self._quick = quick
+        self._still = still
         # Lanes with something in `calls` or `served`, except the first one.
         self._open: dict[int, Any] = {}
         self._told = 0
@@ -58,8 +60,11 @@ class Clocks:
             return self._real[name]()
         if self._effects.replay:
             return self._served(lane, name)
+        self._settle()
         value = self._real[name]()
-        if self._coarse:
+        if self._coarse and self._alone:
+            self._still[:] = [name, value, 0]
+        elif self._coarse:
             again = self._stands_still(lane, name)
             if again is not None:
                 return again
@@ -82,6 +87,7 @@ class Clocks:
             # Another thread does so at this moment, before a fork or at the end.
             return
         lane.busy = True
+        self._settle()
         taken = lane.calls[:]
         del lane.calls[: len(taken)]
         self._open.pop(id(lane), None)
@@ -125,11 +131,13 @@ class Clocks:
 
     def more_lanes(self) -> None:
         """From now on each call must be asked about: whose it is."""
+        self._settle()
         self._alone = False
         self._quick.clear()
 
     def effect(self, inside: bool) -> None:
         """The caller enters an effect that is recorded as one, or has left it."""
+        self._settle()
         if self._alone and not self._effects.replay:
             self._quick[:] = [] if inside or self._coarse else [True]
 
@@ -162,6 +170,16 @@ class Clocks:
             if not served:
                 self._open.pop(id(lane), None)
         return entry[1]
+
+    def _settle(self) -> None:
+        """Take over what was seen of a clock that stood still."""
+        if not self._still:
+            return
+        name, _, times = self._still
+        self._still.clear()
+        if type(times) is int and times > 0:
+            self._repeated += times
+            self._lanes.first().calls.extend((name, [times]))
 
     def _stands_still(self, lane: Any, name: str) -> Any:
         """What a clock says that moves in steps, when it has not moved; None when it has."""

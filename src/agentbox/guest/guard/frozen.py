@@ -31,12 +31,13 @@ class Frozen:
         # What the doors look at by themselves.
         self.calls = self._lanes.first().calls
         self.quick: list[Any] = []
+        self.still: list[Any] = []
         self.one: list[bool] = [True]
         self.inside: list[int] = []
         self._inside: list[int] = []
         self._many = False
         self._variable: Any = None
-        self._clocks = Clocks(effects, real, self.quick)
+        self._clocks = Clocks(effects, real, self.quick, self.still)
         self._randomness = Randomness(self._lanes, seed, sha256)
         self._lanes.on_more = self.more_lanes
         self._lanes.on_effect = self.on_effect
