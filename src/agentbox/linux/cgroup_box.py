@@ -138,7 +138,7 @@ class Cgroup:
         if hierarchy is None:
             return None
         with self._lock:
-            return None if self._final is not None else self._read_stat(hierarchy, b"\nshmem ")
+            return None if self._final is not None else self._read_stat(hierarchy, self._ownership.dialect.SHARED_KEY)
 
     def oom_kills(self) -> int:
         """Return how many processes of the box the kernel killed at the memory limit; 0 without a memory controller."""

@@ -32,6 +32,7 @@ JOINED = frozenset((*CONTROLLERS, "cpuacct"))
 USAGE_PEAK = "memory.max_usage_in_bytes"
 OOM_FILE = "memory.oom_control"
 ANON_KEY = b"\ntotal_rss "
+SHARED_KEY = b"\ntotal_shmem "
 
 
 def survey() -> Survey:

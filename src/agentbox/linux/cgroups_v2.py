@@ -35,6 +35,7 @@ LEAF = "agentbox.owner"
 USAGE_PEAK = "memory.peak"
 OOM_FILE = "memory.events"
 ANON_KEY = b"\nanon "
+SHARED_KEY = b"\nshmem "
 
 
 def survey() -> Survey:

@@ -78,7 +78,7 @@ class DockerDurable:
         image = request.image or await daemon.default_image()
         uid, gid = (0, 0) if request.user == "root" else facilities.ids.take()
         ground = None
-        name = f"agentbox-{request.name}-{secrets.token_hex(4)}"
+        name = f"agentbox-{request.name.removeprefix('agentbox-')}-{secrets.token_hex(4)}"
         try:
             ground = await asyncio.to_thread(
                 DurableGround, request.workspace, uid, daemon=daemon.process(), gvisor=daemon.runs_gvisor
