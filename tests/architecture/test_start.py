@@ -58,7 +58,7 @@ def test_the_words_of_a_run_are_read_without_the_engine() -> None:
     assert _imported(program) & HEAVY == set()
 
 
-@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["--version"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["replay", "--help"], ["--version"]], ids=" ".join)
 def test_help_needs_click_and_nothing_of_the_engine(words: list[str]) -> None:
     program = f"""
 import io, sys

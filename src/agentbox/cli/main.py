@@ -24,7 +24,7 @@ FAILURE = 1
 
 def main() -> None:
     """Entry point of the `agentbox` script."""
-    if sys.argv[1:2] == ["run"]:
+    if sys.argv[1:2] == ["run"] and "--" in sys.argv:
         # Nothing that is made before the command runs is garbage; agent_run.py turns the collector on again.
         gc.disable()
         from agentbox.light import bundle
@@ -39,7 +39,7 @@ def main() -> None:
             modules.keep()
             _leave(code)
         gc.enable()
-    if sys.argv[1:2] == ["replay"]:
+    if sys.argv[1:2] == ["replay"] and "--help" not in sys.argv:
         gc.disable()
         from agentbox.light import bundle
 
