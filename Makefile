@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint check bench fuzz docs clean system-packages vm-kernel
+.PHONY: help serve test lint check bench fuzz judges docs clean system-packages vm-kernel
 
 PYTHON ?=
 PYTEST_ARGS ?=
@@ -73,6 +73,11 @@ bench: $(VENV)/.server ## measure beside floors and rivals; prints tables and wr
 
 fuzz: $(VENV)/.dev ## feed every parser of hostile bytes with mutated input, 5 minutes each (SECONDS=30 for less, FUZZ_ARGS=NAME for one)
 	$(VENV)/bin/python -m tests.fuzz --seconds $(or $(SECONDS),300) $(FUZZ_ARGS)
+
+judges: ## let others' conformance suites judge sandboxes; JUDGED=gvisor for another backend than jail
+	@test -x .venv-judges/bin/python || $(PYTHON) -m venv .venv-judges
+	.venv-judges/bin/pip install -q . inspect_ai 'deepagents==0.6.12' langchain-tests pytest pytest-asyncio
+	.venv-judges/bin/python -m pytest -q --noconftest tests/judges/inspect_checks.py tests/judges/deepagents_checks.py
 
 docs: $(VENV)/.dev ## write the parts of the documentation that follow from the code
 	$(VENV)/bin/python -m tests.docs.render

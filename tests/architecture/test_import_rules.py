@@ -62,6 +62,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "cli": frozenset({"click"}),
     "trace": frozenset({"cryptography"}),
     "sdk": frozenset({"httpx"}),
+    "integrations": frozenset({"deepagents", "inspect_ai"}),
 }
 
 

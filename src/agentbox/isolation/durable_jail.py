@@ -25,13 +25,13 @@ from agentbox.isolation.durable import (
     gone,
 )
 from agentbox.isolation.facilities import Facilities
-from agentbox.isolation.plan import attached_plan, durable_plan, jail_plan
+from agentbox.isolation.plan import DURABLE_PROGRAMS, attached_plan, durable_plan, jail_plan
 from agentbox.isolation.requirement import Requirement
 from agentbox.linux.cgroups import Cgroup
 from agentbox.models import Confinement, Enforcement, Layer
 from agentbox.records import replace
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{DURABLE_PROGRAMS}"
 # What a box may write beside its workspace: /tmp and /dev/shm, which are memory.
 _TEMPORARY_MB = 256
 # The agent, and a keeper for each command, are processes of the box too.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 GUEST_UID = 1000
 WORKSPACE = "/work"
+DURABLE_PROGRAMS = "/.agentbox/bin"
 _MIB = 1 << 20
 
 # Bytes of disk that one inode stands for: 256 MB of disk come with 65,536 files.
@@ -243,6 +244,8 @@ def durable_plan(
         files=tuple((path, texts.get(path, text)) for path, text in base.files),
         writable=tuple((path, mode) for path, mode in base.writable if path != WORKSPACE),
         lent=((workspace, WORKSPACE), (workspace, home)),
+        # Where the host calls it python3 alone; last in the box's search path.
+        links=(*base.links, (f"{DURABLE_PROGRAMS}/python", "/usr/bin/python3")),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum, IntFlag
 
 VERSION = 1
-MAX_REQUEST_BYTES = 1 << 20
+MAX_REQUEST_BYTES = 1 << 22
 MAX_PAYLOAD_BYTES = 1 << 16
 # How much of a command's output the agent sends ahead of CREDIT, and of its input we send ahead of TAKEN.
 OUTPUT_WINDOW_BYTES = 1 << 20

@@ -245,7 +245,7 @@ def test_when_its_owner_is_gone_everything_goes(ending: Spoken) -> None:
     "broken",
     [
         struct.pack(">IBI", 4, 1, 1),
-        struct.pack(">IBI", 1 << 21, 1, 1),
+        struct.pack(">IBI", 1 << 23, 1, 1),
         struct.pack(">IBI", 5, 1, 1),
         struct.pack(">IBIBHHII", 18, 1, 1, 0, 0, 0, 1 << 30, 0),
     ],

@@ -47,4 +47,4 @@ def test_a_zero_byte_in_a_command_is_refused() -> None:
 
 def test_a_command_that_is_too_long_is_refused() -> None:
     with pytest.raises(ValueError, match="more than the agent takes"):
-        frames.start(1, ["x" * (1 << 20)], flags=StartFlag.NONE, user="", directory="", environment={})
+        frames.start(1, ["x" * (1 << 22)], flags=StartFlag.NONE, user="", directory="", environment={})

@@ -7,7 +7,7 @@ import os
 import struct
 
 VERSION = 1
-MAX_REQUEST = 1 << 20
+MAX_REQUEST = 1 << 22
 MAX_OUTPUT = 1 << 16
 WINDOW = 1 << 20
 MAX_COMMANDS = 4096

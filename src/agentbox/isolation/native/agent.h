@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 #define VERSION 1
-#define MAX_REQUEST (1 << 20)
+#define MAX_REQUEST (1 << 22)
 #define MAX_OUTPUT (1 << 16)
 #define WINDOW (1 << 20)
 #define MAX_COMMANDS 4096
