@@ -56,8 +56,8 @@ class Children:
         child.files = []
         # Which of its streams is the run's own terminal.
         child.terminal = 0
-        # What it gives goes through pipes that nobody else has.
-        child.is_anew = any(word in " ".join(started["argv"]) for word in _ANEW)
+        # What it gives, or is given, goes through pipes that are not looked into: it cannot be answered.
+        child.is_beyond = any(word in " ".join(started["argv"]) for word in _ANEW)
         return child
 
     def begin(self, pid: int, child: Any) -> None:
@@ -151,7 +151,7 @@ class Children:
             if child.told or child.number is None:
                 return
             child.told = True
-        if child.is_anew:
+        if child.is_beyond:
             # Without a result the replay says that it cannot be answered.
             return
         relay = child.relay

@@ -18,7 +18,7 @@ from .effects import Effects
 from .relay import Relay, placed_high
 from .seal import Namespace, sealed
 from .stand_in import StandIn
-from .streams import apply, piped, target_after, with_ends
+from .streams import apply, is_pipe, piped, target_after, with_ends
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -201,6 +201,9 @@ class Spawning:
         args[_ERRORS_READ], args[_ERRORS_WRITE] = told, teller
         args[_KEPT] = tuple(sorted([teller if kept == arguments[_ERRORS_WRITE] else kept for kept in args[_KEPT]]))
         child.relay = Relay(outputs, feed, self._large.collector, self._sha256)
+        further = [number for number in arguments[_KEPT] if number > 2 and number != arguments[_ERRORS_WRITE]]
+        if any(is_pipe(number) for number in further) and not _is_tracker(args):
+            child.is_beyond = True
         failed = b""
         try:
             pid = self._services.real("fork_exec")(*args)
@@ -259,7 +262,7 @@ class Spawning:
         errors = args[_ERRORS_WRITE]
         kept = {number for number in args[_KEPT] if number != errors} if args[_CLOSE_FDS] else None
         # What it does is read from a pipe until nobody writes to it.
-        read_out = any(_TRACKER in str(word) for word in args[_ARGV])
+        read_out = _is_tracker(args)
         player = StandIn((), 0, True, False, self._sha256, None, False) if made is None else made.player
 
         def play() -> None:
@@ -303,6 +306,10 @@ def _both(other: Any, told: Any) -> Any:
         return refused
 
     return handler
+
+
+def _is_tracker(arguments: Any) -> bool:
+    return any(_TRACKER in str(word) for word in arguments[_ARGV])
 
 
 def _arguments(argv: Any, candidates: Any, environment: Any, told: int, teller: int) -> Any:

@@ -19,6 +19,14 @@ _READ_BYTES = 1 << 20
 _CLOSE_FROM = getattr(posix, "POSIX_SPAWN_CLOSEFROM", None)
 
 
+def is_pipe(descriptor: int) -> bool:
+    """Whether it leads to somebody else: a pipe or a socket."""
+    try:
+        return fstat(descriptor).st_mode & _KIND in (_FIFO, _SOCKET)
+    except OSError:
+        return False
+
+
 def piped(targets: Any, child: Any) -> Any:
     """For each stream that goes to a pipe or a socket, a pipe in its place: what a relay needs, and the ends for
     the child by stream. Streams that go to the same place go through the same pipe. Of one that goes to a file is
