@@ -4,6 +4,7 @@
 import os
 import subprocess
 import sys
+import time
 
 print(subprocess.run(["echo", "captured"], capture_output=True, text=True))
 print(subprocess.check_output("printf '%s\\n' b a | sort", shell=True, text=True).split())
@@ -34,6 +35,12 @@ for word in ("one", "two"):
     print("answer:", talk.stdout.readline().strip())
 talk.stdin.close()
 print(talk.wait())
+late = subprocess.Popen(["sh", "-c", "sleep 0.2; echo late"], stdout=subprocess.PIPE)
+looks = 0
+while late.poll() is None:
+    looks += 1
+    time.sleep(0.01)
+print("looked", looks, "times for", late.stdout.read())
 asleep = subprocess.Popen(["sleep", "30"])
 asleep.terminate()
 print(asleep.wait(), os.system("exit 4"), os.popen("echo popen").read().strip(), flush=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import posix
 from _thread import allocate_lock, start_new_thread
 from posix import close, getpgid, waitid
+from time import monotonic
 
 from .channel import text_of
 from .effects import Effects
@@ -56,6 +57,7 @@ class Children:
         child.files = []
         # Which of its streams is the run's own terminal.
         child.terminal = 0
+        child.began, child.seconds, child.polls = monotonic(), None, 0
         # What it gives, or is given, goes through pipes that are not looked into: it cannot be answered.
         child.is_beyond = any(word in " ".join(started["argv"]) for word in _ANEW)
         return child
@@ -165,6 +167,10 @@ class Children:
                 args["chunks"] = [list(chunk) for chunk in relay.chunks]
             if child.signalled:
                 args["signalled"] = True
+            if child.seconds is not None:
+                args["milliseconds"] = int(child.seconds * 1000)
+            if child.polls:
+                args["polls"] = child.polls
             if child.failed:
                 args["failed"] = child.failed
             if not relay.is_over():
@@ -183,8 +189,15 @@ class Children:
         else:
             send(frame.format("proc.result", text_of(args), lane).encode("ascii"))
 
+    def polled(self, pid: Any) -> None:
+        """Somebody asked whether a child had ended, and it had not."""
+        child = self._running.get(pid)
+        if child is not None:
+            child.polls += 1
+
     def _over(self, child: Any, code: Any) -> None:
         child.code = code
+        child.seconds = monotonic() - child.began
         child.relay.settle()
         child.relay.ended()
         if child.relay.is_over():

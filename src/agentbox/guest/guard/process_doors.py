@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 REPLACED = ("posix_spawn", "posix_spawnp", "system")
 _NOT_STARTED = 127
+_ENDING_SECONDS = 5
 
 
 def install(ask: Any, bound: Any, replace: Any, later: Any) -> None:
@@ -37,6 +38,7 @@ def install(ask: Any, bound: Any, replace: Any, later: Any) -> None:
     replace("_exit", _ending(posix._exit, ask, bound))
     atexit.register(lambda: ask("spawns end"))
     later("subprocess", _say_whole_timeouts)
+    later("subprocess", lambda module: _poll_alike(module, ask))
 
 
 def _say_whole_timeouts(subprocess: Any) -> None:
@@ -54,6 +56,31 @@ def _say_whole_timeouts(subprocess: Any) -> None:
     communicate.__doc__, communicate.__qualname__ = real.__doc__, real.__qualname__
     communicate.__module__ = real.__module__
     subprocess.Popen.communicate = communicate
+
+
+def _poll_alike(subprocess: Any, ask: Any) -> None:
+    """How often a program is found running is recorded, and in a replay it is found so as often."""
+    real = subprocess.Popen.poll
+
+    def poll(self: Any) -> Any:
+        if self.returncode is not None:
+            return self.returncode
+        running = ask("polls", self.pid)
+        if running:
+            return None
+        if running is False:
+            # It had ended by then, so it is ending now.
+            try:
+                return self.wait(_ENDING_SECONDS)
+            except subprocess.TimeoutExpired:
+                return None
+        found = real(self)
+        if found is None:
+            ask("polled", self.pid)
+        return found
+
+    poll.__doc__, poll.__qualname__, poll.__module__ = real.__doc__, real.__qualname__, real.__module__
+    subprocess.Popen.poll = poll
 
 
 def _wait_there(subprocess: Any, real: Any) -> None:

@@ -51,6 +51,8 @@ class Spawning:
         self._children = Children(effects, observations, large)
         # In the child after a fork: what the parent started is not its own.
         self.forked = self._children.forked
+        # In a replay: how often each child was found running when it was asked about.
+        self._polls: dict[int, int] = {}
         # Threads that call posix_spawn for the guard itself.
         self._own: dict[int, bool] = {}
 
@@ -64,6 +66,8 @@ class Spawning:
             "spawn": self.spawn,
             "reaped": self._children.reaped,
             "spawns end": self._children.ends,
+            "polled": self._children.polled,
+            "polls": self.polls,
             "relaying": self._children.relaying,
         }
 
@@ -82,6 +86,14 @@ class Spawning:
                 raise refused
             return self._services.real("fork_exec")(*arguments)
         return self._fork_exec(arguments)[0]
+
+    def polls(self, pid: Any) -> Any:
+        """In a replay: whether a child was found running when it was asked about now, None when nobody knows."""
+        left = self._polls.get(pid)
+        if left is None:
+            return None
+        self._polls[pid] = max(0, left - 1)
+        return left > 0
 
     def system(self, command: Any) -> Any:
         """A shell's process id, and what is told when there is no shell."""
@@ -252,7 +264,9 @@ class Spawning:
         fed = given.get("fed") is True
         signalled = given.get("signalled") is True
         made = Namespace()
-        made.player = StandIn(chunks, given.get("code"), silent, signalled, self._sha256, asked, fed)
+        pace = given.get("milliseconds")
+        made.player = StandIn(chunks, given.get("code"), silent, signalled, self._sha256, asked, fed, pace)
+        made.polls = given.get("polls", 0) if given.get("code") is not None else None
         made.prepare = prepare
         return made
 
@@ -276,9 +290,12 @@ class Spawning:
         lanes = self._effects.lanes
         lanes.stand_in = before is None
         try:
-            return self._services.real("fork_exec")(*args)
+            pid = self._services.real("fork_exec")(*args)
         finally:
             lanes.stand_in = False
+        if made is not None and made.polls is not None:
+            self._polls[pid] = made.polls
+        return pid
 
     def _really(self, name: str, arguments: Any, named: Any) -> Any:
         me = get_ident()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 from posix import _exit, close, get_inheritable, getpid, kill, listdir, read, write
 from select import POLLIN, POLLOUT, poll
+from time import monotonic
 
 from .seal import sealed
 
@@ -24,6 +25,7 @@ _SIGKILL = 9
 _ENDING_SIGNALS = frozenset(range(1, 32)) - {9, 17, 18, 19, 20, 21, 22, 23, 28}
 # How long nothing may move before a signal that has come is what it waits for.
 _PATIENCE_MILLISECONDS = 100
+_LONGEST_MILLISECONDS = 1000
 # Setting a terminal from the background would stop it.
 _SIGTTOU = 22
 
@@ -35,8 +37,11 @@ class StandIn:
     given, once it has been given all."""
 
     def __init__(
-        self, chunks: Any, code: Any, silent: bool, signalled: bool, sha256: Any, asked: Any, fed: bool
+        self, chunks: Any, code: Any, silent: bool, signalled: bool, sha256: Any, asked: Any, fed: bool, pace: Any = 0
     ) -> None:
+        # It ends no sooner than the program did, so that who ends first does so again; but nobody waits long.
+        self._pace = min(pace, _LONGEST_MILLISECONDS) if type(pace) is int else 0
+        self._began = monotonic()
         self._chunks = chunks
         self._code = code
         self._is_silent = silent
@@ -129,6 +134,10 @@ class StandIn:
             _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
             while True:
                 poll().poll()
+        left = self._pace - (monotonic() - self._began) * 1000
+        while left > 0 and not self._signalled and self._goes_on():
+            poll().poll(min(left, _PATIENCE_MILLISECONDS))
+            left = self._pace - (monotonic() - self._began) * 1000
         if self._signalled and code != -_SIGKILL:
             # It went on until a signal came: the one that it ended by, where one did.
             while _signal.sigwait(_ENDING_SIGNALS) != -code and code < 0:
