@@ -8,8 +8,9 @@ const fs = require('node:fs');
 
 const { dressed } = require('./dressing.cjs');
 
-const { createHash, createHmac, createSecretKey } = crypto;
+const { createHash, createHmac, createSecretKey, hash: hashOnce } = crypto;
 const BLOCK_BYTES = 32;
+const KEY_BYTES = 64;
 const MOST_BLOCKS = 8;
 const MAX_NAMES = 100;
 const LETTERS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789';
@@ -20,9 +21,19 @@ class Stream {
   constructor(seed, lane) {
     Object.assign(this, { seed, lane });
     this.number = 0;
+    const padded = Buffer.alloc(KEY_BYTES);
+    seed.copy(padded);
+    this.inner = padded.map((byte) => byte ^ 0x36);
+    this.outer = padded.map((byte) => byte ^ 0x5c);
   }
 
-  block() { return createHmac('sha256', this.seed).update(`${this.lane}\0${this.number++}`).digest(); }
+  block() {
+    const text = `${this.lane}\0${this.number++}`;
+    if (!hashOnce) return createHmac('sha256', this.seed).update(text).digest();
+    // The same, several times as fast.
+    const inner = hashOnce('sha256', Buffer.concat([this.inner, Buffer.from(text)]));
+    return Buffer.from(hashOnce('sha256', Buffer.concat([this.outer, Buffer.from(inner, 'hex')])), 'hex');
+  }
 
   bytes(count) {
     if (count <= BLOCK_BYTES) return Buffer.from(this.block().subarray(0, count));
@@ -129,7 +140,14 @@ function install(seed, lane, isOwn) {
     return low + stream.below(high - low);
   });
   const uuid = () => uuidOf(stream.bytes(16));
-  replace(crypto, 'randomUUID', uuid);
+  const { randomUUID } = crypto;
+  crypto.randomUUID = dressed((options) => {
+    if (options !== undefined || isOwn()) {
+      const found = randomUUID(options);
+      if (isOwn()) return found;
+    }
+    return uuid();
+  }, randomUUID);
   const web = Object.getPrototypeOf(crypto.webcrypto);
   replace(web, 'randomUUID', uuid);
   replace(web, 'getRandomValues', (view) => {
