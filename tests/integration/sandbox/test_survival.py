@@ -148,19 +148,17 @@ def test_the_command_line_tells_what_was_left_and_removes_it(tmp_path: Path) -> 
     left = tmp_path / "sandboxes" / f"{2**22 + 1}-1-{os.stat('/proc/self/ns/pid').st_ino}" / "agentbox-left"
     left.mkdir(parents=True)
 
-    def gc(*options: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "agentbox.cli.main", "gc", *options],
-            env={**os.environ, "AGENTBOX_STATE_DIR": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout
-
-    assert "found: directory of sandbox agentbox-left" in gc("--dry-run")
+    settings, _ = load({"AGENTBOX_STATE_DIR": str(tmp_path)})
+    assert "agentbox-left" in str(asyncio.run(collect(settings, remove=False)))
     assert left.exists()
-    assert "agentbox-left" in str(json.loads(gc("--json"))["found"])
+    done = subprocess.run(
+        [sys.executable, "-m", "agentbox.cli.main", "gc", "--json"],
+        env={**os.environ, "AGENTBOX_STATE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "agentbox-left" in str(json.loads(done.stdout)["found"])
     assert not left.exists()
 
 
