@@ -32,7 +32,7 @@ def test_the_ledger_forgets_runs_whose_traces_made_room(tmp_path: Path, monkeypa
     ledger = Ledger(tmp_path / "ledger.jsonl")
     ledger.note(Standing("of a command", 1, "0" * 64, sealed=True))
     store = TraceStore(tmp_path / "traces", keep_runs=2, keep_bytes=1 << 20)
-    traces = RunTraces(store, SigningKey(b"k" * 32), ledger, 1 << 20)
+    traces = RunTraces(store, SigningKey(b"k" * 32), tmp_path / "ledger.jsonl", 1 << 20)
     traces.open()
     names = [f"{number:032x}" for number in range(6)]
     for name in names:
@@ -110,3 +110,19 @@ def test_a_directory_that_cannot_be_made_is_an_error_with_the_way_out(tmp_path: 
     with pytest.raises(TraceError) as caught:
         store_at(tmp_path / "file" / "traces")
     assert "AGENTBOX_STATE_DIR" in caught.value.hint
+
+
+def test_what_is_kept_beside_a_trace_counts_and_goes_with_it(tmp_path: Path) -> None:
+    store = TraceStore(tmp_path / "traces", keep_runs=9, keep_bytes=100)
+    store.open()
+    first = f"{1:032x}"
+    trace = store.new("alice", first)
+    trace.write_bytes(b"x")
+    store.keep_beside("alice", first, b"request")
+    blobs = trace.with_name(f"{trace.name}.blobs")
+    blobs.mkdir()
+    (blobs / "bytes").write_bytes(b"y" * 80)
+    store.keep("alice", first)
+    assert store.beside("alice", first) == b"request"
+    write(store, "alice", 2, 20)
+    assert sorted(path.name for path in trace.parent.iterdir()) == [f"{2:032x}.jsonl"]
