@@ -9,7 +9,7 @@ const { constants } = require('node:os');
 const { Readable, Writable } = require('node:stream');
 const { isatty } = require('node:tty');
 
-const { packed, unpacked } = require('./values.cjs');
+const { Packing, unpacked } = require('./values.cjs');
 
 const { writeSync } = fs;
 const { setImmediate: soon } = globalThis;
@@ -108,7 +108,7 @@ function recordable(options) {
 // Keep what comes from a child that was started, and tell the host when all of it did.
 function record(effects, child, spawn, through) {
   const events = [];
-  const parts = { 1: [], 2: [] };
+  const parts = { 1: new Packing(effects.channel), 2: new Packing(effects.channel) };
   const held = {};
   const { turns } = effects.tape;
   const number = turns.begin();
@@ -130,7 +130,8 @@ function record(effects, child, spawn, through) {
     if (!stream?.push) continue;
     const { push } = stream;
     const keep = (data) => {
-      parts[at].push(data);
+      parts[at].add(data);
+      isWhole &&= parts[at].isWhole;
       note([at, data.length], () => {});
     };
     Object.defineProperty(stream, 'push', { configurable: true, writable: true, value(data, ...rest) {
@@ -160,7 +161,7 @@ function record(effects, child, spawn, through) {
     const { pid, exitCode, signalCode } = child;
     const args = { spawn, code: signalCode ? -signalNumber(signalCode) : exitCode ?? 0, pid: pid ?? 0, events };
     for (const [at, name] of [[1, 'stdout'], [2, 'stderr']]) {
-      if (child.stdio[at] || typeof through[at] === 'number') args[name] = packed(effects.channel, Buffer.concat(parts[at]));
+      if (child.stdio[at] || typeof through[at] === 'number') args[name] = parts[at].value();
     }
     if (error) args.error = error;
     if (!closes) args.closes = false;

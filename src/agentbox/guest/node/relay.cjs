@@ -9,6 +9,8 @@ const net = require('node:net');
 const { tmpdir } = require('node:os');
 const { MessageChannel, Worker, receiveMessageOnPort } = require('node:worker_threads');
 
+const { MAX_KEPT } = require('./values.cjs');
+
 const { Socket } = net;
 const { connect } = net.Socket.prototype;
 const { writeSync } = fs;
@@ -23,7 +25,7 @@ class Relay {
     this.state = new Int32Array(new SharedArrayBuffer(8));
     this.token = randomBytes(24);
     this.path = `${directory}/.agentbox-relay-${randomBytes(8).toString('hex')}`;
-    const workerData = { path: this.path, port: port2, state: this.state, token: this.token };
+    const workerData = { most: MAX_KEPT, path: this.path, port: port2, state: this.state, token: this.token };
     // Without the environment it loads no guard, whose place in the order of threads is for the program's own.
     const thread = new Worker(`${__dirname}/relay_thread.cjs`, { workerData, transferList: [port2], env: {}, execArgv: [], stdin: false });
     thread.on('error', () => {});
@@ -42,7 +44,8 @@ class Relay {
     this.told++;
   }
 
-  // A descriptor in place of `fd`, and what gives everything that was written to it when its program has ended.
+  // A descriptor in place of `fd`, and what gives everything that was written to it when its program has ended; null when
+  // that is more than is kept.
   open(fd) {
     const socket = new Socket();
     socket.on('error', () => {});
@@ -60,7 +63,8 @@ class Relay {
         writeSync(handle.fd, this.token);
         socket.destroy();
         this.wait();
-        return Buffer.from(receiveMessageOnPort(this.port).message);
+        const { message } = receiveMessageOnPort(this.port);
+        return message && Buffer.from(message);
       },
     };
   }

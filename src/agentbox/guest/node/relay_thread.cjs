@@ -7,7 +7,7 @@ const { writeSync } = require('node:fs');
 const { createServer } = require('node:net');
 const { workerData } = require('node:worker_threads');
 
-const { path, port, state, token } = workerData;
+const { most, path, port, state, token } = workerData;
 
 function write(fd, data) {
   for (let at = 0; at < data.length;) {
@@ -32,9 +32,13 @@ createServer((socket) => {
   let target = null;
   let rest = Buffer.alloc(0);
   let kept = [];
+  let size = 0;
   const pass = (data) => {
     write(target, data);
-    kept?.push(data);
+    if (!kept) return;
+    size += data.length;
+    // More than anybody keeps takes no room here.
+    kept = size > most ? [] : [...kept, data];
   };
   socket.on('error', () => {});
   socket.on('data', (data) => {
@@ -47,7 +51,7 @@ createServer((socket) => {
     const end = kept ? rest.indexOf(token) : -1;
     if (end >= 0) {
       pass(rest.subarray(0, end));
-      port.postMessage(Buffer.concat(kept));
+      port.postMessage(size > most ? null : Buffer.concat(kept));
       kept = null;
       rest = rest.subarray(end + token.length);
       Atomics.add(state, 0, 1);

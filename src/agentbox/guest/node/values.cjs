@@ -3,18 +3,52 @@
 'use strict';
 
 const MAX_WITHIN = 16 << 10;
+const MAX_KEPT = 64 << 20;
 const PIECE_BYTES = 512 << 10;
 const MAX_PIECES = 1 << 20;
 let keys = 0;
 
-// How a frame of this channel holds some bytes. Long ones are sent at once.
-function packed(channel, data) {
-  if (data.length <= MAX_WITHIN) return { b64: data.toString('base64') };
-  const key = `${channel.lane.slice(0, 40)}#${++keys}`;
-  for (let at = 0; at < data.length; at += PIECE_BYTES) {
-    channel.send('keep', 'keep.piece', { key, b64: data.toString('base64', at, Math.min(at + PIECE_BYTES, data.length)) });
+// Bytes that come piece by piece. Once they are too many for a frame they are handed to the host as they come, so that
+// they take no room here; `isWhole` is false when they are more than the host keeps.
+class Packing {
+  constructor(channel) {
+    this.channel = channel;
+    this.size = 0;
+    this.held = [];
+    this.key = '';
   }
-  return { kept: key };
+
+  get isWhole() { return this.size <= MAX_KEPT; }
+
+  add(data) {
+    this.size += data.length;
+    if (!this.isWhole) {
+      this.held = [];
+      return;
+    }
+    this.held.push(data);
+    if (!this.key && this.size <= MAX_WITHIN) return;
+    this.key ||= `${this.channel.lane.slice(0, 40)}#${++keys}`;
+    for (const piece of this.held) this.send(piece);
+    this.held = [];
+  }
+
+  send(data) {
+    for (let at = 0; at < data.length; at += PIECE_BYTES) {
+      const b64 = data.toString('base64', at, Math.min(at + PIECE_BYTES, data.length));
+      this.channel.send('keep', 'keep.piece', { key: this.key, b64 });
+    }
+  }
+
+  // How a frame that is sent next holds them.
+  value() { return this.key ? { kept: this.key } : { b64: Buffer.concat(this.held).toString('base64') }; }
+}
+
+// How a frame of this channel that is sent next holds some bytes.
+function packed(channel, data) {
+  const packing = new Packing(channel);
+  packing.add(data);
+  return packing.value();
 }
 
 // The bytes of a recorded value, asked for where the host has them; null when it is none.
@@ -33,4 +67,4 @@ function unpacked(tape, value) {
   return Buffer.concat(pieces);
 }
 
-module.exports = { packed, unpacked };
+module.exports = { MAX_KEPT, Packing, packed, unpacked };

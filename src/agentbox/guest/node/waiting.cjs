@@ -8,7 +8,7 @@ const { isatty } = require('node:tty');
 
 const { failureOf, inherited, raised, signalName, signalNumber, tellInput, write } = require('./children.cjs');
 const { standIn } = require('./relay.cjs');
-const { packed, unpacked } = require('./values.cjs');
+const { MAX_KEPT, packed, unpacked } = require('./values.cjs');
 
 const { spawnSync } = child;
 
@@ -32,7 +32,7 @@ const inputOf = (input, encoding) => (typeof input === 'string'
   ? Buffer.from(input, encoding === 'buffer' ? undefined : encoding) : input);
 
 // What a program gets for `stdio`: in place of this process's own output, unless that is a terminal, what keeps a copy.
-// `finish` gives what was kept, beside what came through pipes.
+// `finish` gives what was kept, beside what came through pipes, and which of it was too much.
 function through(stdio) {
   const held = [];
   const all = Array.isArray(stdio) ? [...stdio] : Array(3).fill(stdio);
@@ -49,8 +49,12 @@ function through(stdio) {
     stdio: held.length ? all : stdio,
     finish: (output) => {
       const found = [...output ?? []];
-      held.forEach((one, at) => { found[at] = one.finish(); });
-      return output && found;
+      const lost = new Set();
+      held.forEach((one, at) => {
+        found[at] = one.finish();
+        if (!found[at]) lost.add(at);
+      });
+      return { output: output && found, lost };
     },
   };
 }
@@ -63,12 +67,17 @@ function recorded(effects, spawn, file, rest) {
   const found = spawnSync(file, ...withOptions(rest, { ...options, stdio, input: given, encoding: undefined }));
   if (spawn !== undefined) {
     const { status, signal, pid, error } = found;
-    const output = finish(found.output);
+    const { output, lost } = finish(found.output);
     const args = { spawn, code: signal ? -signalNumber(signal) : status ?? 0, pid };
     if (error) Object.assign(args, { error: failureOf(error), status, signal });
-    if (output?.[1]) args.stdout = packed(effects.channel, output[1]);
-    if (output?.[2]) args.stderr = packed(effects.channel, output[2]);
-    if (output) effects.channel.send('observe', 'proc.result', args);
+    // A program that never ran has no output at all.
+    if (!output) args.ran = false;
+    // What is more than is kept cannot be given again.
+    if (!lost.size && ![1, 2].some((at) => output?.[at]?.length > MAX_KEPT)) {
+      if (output?.[1]) args.stdout = packed(effects.channel, output[1]);
+      if (output?.[2]) args.stderr = packed(effects.channel, output[2]);
+      effects.channel.send('observe', 'proc.result', args);
+    }
   }
   return decoded(found, options);
 }
@@ -85,7 +94,7 @@ function played(effects, answer, file, rest) {
     ...(error && { error: raised(error) }),
     status: error ? answer.status ?? null : code < 0 ? null : code,
     signal: error ? answer.signal ?? null : code < 0 ? signalName(-code) : null,
-    output: [null, shown(1, out), shown(2, err)],
+    output: answer.ran === false ? null : [null, shown(1, out), shown(2, err)],
     pid,
   };
   return decoded(result, options);
