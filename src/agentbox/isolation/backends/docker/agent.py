@@ -21,6 +21,7 @@ from agentbox.isolation.backends.docker.live import GvisorContainer
 from agentbox.isolation.host import view as host_view
 from agentbox.isolation.interpreters import is_visible
 from agentbox.linux import mounts, namespaces
+from agentbox.linux.cgroup_owners import owner_name
 from agentbox.linux.cgroup_strays import remove_strays
 from agentbox.records import replace
 
@@ -55,10 +56,13 @@ async def build_agent(
             hint="add --host-uds=open (older releases: --fsgofer-host-uds) to the runtime's arguments in daemon.json, "
             "or use --isolation gvisor",
         )
+    await backend.sweep()
     image = await daemon.default_image()
     uid, gid = facilities.ids.take()
     plan = plan_for(uid, gid)
-    directory = tempfile.mkdtemp(prefix=PREFIX)
+    # Its name says whose it is, when nobody else can any more.
+    directory = f"{tempfile.mkdtemp(prefix=PREFIX)}/{owner_name()}"
+    os.mkdir(directory)
     ground, cgroup, box = None, None, None
     try:
         program, loads = await _program(backend, image, command, str((plan.command or {}).get("exe", "")))
@@ -189,3 +193,4 @@ def _remove(directory: str) -> None:
             path = f"{directory}/{name}"
             (os.rmdir if os.path.isdir(path) else os.unlink)(path)
         os.rmdir(directory)
+        os.rmdir(os.path.dirname(directory))

@@ -118,7 +118,7 @@ class DockerBackend:
             raise InternalError("backend docker was given no directory")
         if network is not None and not network.holder:
             raise InternalError("a container joins the network of a container alone")
-        await self._sweep()
+        await self.sweep()
         image = confinement.image or await self.daemon.default_image()
         facilities = self.facilities
         uid, gid = facilities.ids.take()
@@ -230,7 +230,7 @@ class DockerBackend:
         held = self._group_limits(limits)
         return replace(container, memory_bytes=held.memory_bytes, pids=held.pids, cpus=held.cpus)
 
-    async def _sweep(self) -> None:
+    async def sweep(self) -> None:
         """Remove what dead owners left, once. A failure is the next start's to repeat."""
         if not self._swept:
             self._swept = True
@@ -244,7 +244,7 @@ class DockerBackend:
 
     async def hold_network(self) -> HeldNetwork:
         """See Backend."""
-        await self._sweep()
+        await self.sweep()
         return await holding.hold(self.daemon)
 
     def listeners(self, network: Network | None, ground: Ground) -> dict[str, socket.socket]:

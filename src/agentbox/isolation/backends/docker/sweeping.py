@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 
 from agentbox.errors import AgentboxError
+from agentbox.isolation.backends.docker.durable_ground import PREFIX
 from agentbox.isolation.backends.docker.engine import Engine
 from agentbox.isolation.backends.docker.ground import SOURCE
 from agentbox.isolation.backends.docker.spec import LABEL_KIND, LABEL_OWNER
@@ -26,6 +28,10 @@ def sweep_mounts(daemon: int) -> None:
         for point in points:
             with contextlib.suppress(OSError):
                 mounts.detach(point)
+            if os.path.basename(os.path.dirname(point)).startswith(PREFIX):
+                with contextlib.suppress(OSError):
+                    os.rmdir(point)
+                    os.rmdir(os.path.dirname(point))
 
     with contextlib.suppress(OSError):
         points = [
