@@ -16,6 +16,7 @@ MAX_MODULE_LINES = 500
 # Readers of the environment besides config.py, each with its reason.
 ENVIRONMENT_READERS: dict[str, str] = {
     "guest/agent/protocol.py": "runs inside the guest: what the box gave it, its commands get",
+    "guest/guard/freezing.py": "takes the seed out of the guest's environment, so that its children do not have it",
     "guest/soft_egress/sitecustomize.py": "runs inside the guest, whose environment is all that it is told",
     "guest/zygote.py": "makes the environment of a run, inside the guest",
     "linux/process.py": "overwrites the environment in processes that a guest may come near",

@@ -56,8 +56,8 @@ class Frozen:
             "starts thread": self.starts_thread,
             "enter lane": lanes.enter,
             "leave lane": lanes.leave,
-            "task variable": self.task_variable,
-            "task lane": lanes.task,
+            "task variable": self.variable_of_loops,
+            "task lane": lanes.in_loop,
             "call lane": self.call_lane,
             "chunk lane": self.chunk_lane,
         }
@@ -82,7 +82,7 @@ class Frozen:
             self._lanes.thread_starts(function)
         return None
 
-    def task_variable(self) -> Any:
+    def variable_of_loops(self) -> Any:
         """The context variable of a task's lane, for an event loop that gives tasks theirs."""
         if self._variable is None:
             from _contextvars import ContextVar

@@ -77,7 +77,7 @@ def _patch_loop(kind: Any, ask: Any, generators: Any) -> None:
     real = kind.create_task
     lanes = ask("task variable")
 
-    def create_task(self: Any, coro: Any, **named: Any) -> Any:
+    def create(self: Any, coro: Any, **named: Any) -> Any:
         given = named.get("context")
         if given is not None:
             # A context that several tasks share stays the first one's.
@@ -97,9 +97,9 @@ def _patch_loop(kind: Any, ask: Any, generators: Any) -> None:
             for variable, token in before:
                 variable.reset(token)
 
-    create_task.__doc__, create_task.__qualname__ = real.__doc__, real.__qualname__
-    create_task.__module__ = real.__module__
-    kind.create_task = create_task
+    create.__doc__, create.__name__, create.__qualname__ = real.__doc__, real.__name__, real.__qualname__
+    create.__module__ = real.__module__
+    kind.create_task = create
 
 
 def _patch_pool(kind: Any, ask: Any, generators: Any) -> None:

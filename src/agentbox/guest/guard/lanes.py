@@ -98,7 +98,7 @@ class Lanes:
         """What stands for a lane of the next of a kind that the caller's starts."""
         return self._token(self._child(mark))
 
-    def task(self) -> Any:
+    def in_loop(self) -> Any:
         """What stands for a lane of the next task that the caller's makes."""
         made = self._child("/")
         made.thread = 0
