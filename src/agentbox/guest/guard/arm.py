@@ -67,6 +67,7 @@ def arm(directory: str, doors: Any, code: Any, door: Any) -> None:
     gave; `door` loads a further module of what a program can touch. Raises ArmingError."""
     given = _environment()
     handlers, capped, forked, freeze = _parts(given, _tables(given, directory), _channel_path(given), doors, code)
+    doors.lies_at(directory)
     doors.install(capped, tuple(WRITING) if capped else ())
     if freeze is None:
         posix.register_at_fork(after_in_child=forked)

@@ -27,6 +27,8 @@ _PACKAGE, _CLIENT = "agentbox", "agentbox.client"
 _audit = sys.audit
 # What else is done to modules when they have been loaded, by their names.
 _later: dict[str, Any] = {}
+# Where the guard's directory lies for this process; its code may have been compiled for another place.
+_place = [""]
 
 
 def hook_over(get: Any) -> Any:
@@ -61,6 +63,11 @@ def ask(name: str, *arguments: Any) -> Any:
     if failed:
         raise value
     return value
+
+
+def lies_at(directory: str) -> None:
+    """Say where the guard's own directory is."""
+    _place[0] = directory
 
 
 def install(capped: bool, writing: Any) -> None:
@@ -143,7 +150,7 @@ class Finder:
 
 
 def _own_spec(name: str, file: str) -> Any:
-    path = f"{_own_spec.__code__.co_filename.rpartition('/guard/')[0]}/lib/agentbox/{file}"
+    path = f"{_place[0]}/lib/agentbox/{file}"
     return spec_from_file_location(name, path, submodule_search_locations=[path.rpartition("/")[0]])
 
 
