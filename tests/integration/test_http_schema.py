@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+# One thread sends the requests: with two, CPython 3.11 can lose count of the depth of its parser, which they share.
 def generated(server: RunningServer, tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
@@ -45,7 +46,7 @@ def test_generated_requests_get_documented_answers(
     phases: str, start_server: Callable[..., RunningServer], tmp_path: Path
 ) -> None:
     server = start_server(AGENTBOX_ALLOWED_HOSTS="box.example")
-    ran = generated(server, tmp_path, "--phases", phases, "--max-examples", EXAMPLES, "--workers", "2")
+    ran = generated(server, tmp_path, "--phases", phases, "--max-examples", EXAMPLES)
     assert ran.returncode == 0, ran.stdout[-8000:]
     assert not any("Traceback" in line for line in server.lines)
 
