@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint check bench fuzz judges docs clean system-packages vm-kernel
+.PHONY: help serve test lint check bench fuzz judges docs clean system-packages vm-kernel docker-image
 
 PYTHON ?=
 PYTEST_ARGS ?=
@@ -37,7 +37,7 @@ help: ## list the targets
 serve: $(VENV)/.server ## start the API on 127.0.0.1:8080 (AGENTBOX_* settings and SERVE_ARGS="--port 8081" apply)
 	@exec $(VENV)/bin/agentbox serve $(SERVE_ARGS)
 
-test: system-packages $(VENV)/.dev vm-kernel $(S1_VENV)/.ready $(SCIENCE_VENV)/.ready ## install what the tests need and run all of them
+test: system-packages $(VENV)/.dev vm-kernel docker-image $(S1_VENV)/.ready $(SCIENCE_VENV)/.ready ## install what the tests need and run all of them
 	@export AGENTBOX_TEST_S1_PYTHON="$(CURDIR)/$(S1_VENV)/bin/python"; \
 	export AGENTBOX_TEST_SCIENCE_PYTHON="$(CURDIR)/$(SCIENCE_VENV)/bin/python"; \
 	if [ -n "$(PYTEST_ARGS)" ]; then exec $(VENV)/bin/pytest -ra $(PYTEST_ARGS); fi; \
@@ -53,6 +53,10 @@ test: system-packages $(VENV)/.dev vm-kernel $(S1_VENV)/.ready $(SCIENCE_VENV)/.
 # A kernel with control groups version 2 alone, for the tests that boot one; unpacked into a cache, not installed.
 vm-kernel: system-packages $(VENV)/.dev
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then $(VENV)/bin/python tests/vm/run.py --get-kernel; fi
+
+# The image that tests of containers use, made by the engine that they start where none runs.
+docker-image: system-packages $(VENV)/.dev
+	@if [ "$$(id -u)" = 0 ]; then $(VENV)/bin/python -m tests.docker_engine; fi
 
 lint: $(VENV)/.dev ## formatting, lint and types
 	$(VENV)/bin/ruff format --check .

@@ -24,6 +24,7 @@ ELSEWHERE = {
     "internal-error": "tests/unit/server/test_edge.py",
     "memory-limit": "tests/integration/test_http_run.py",
     "docker-backend": "tests/unit/test_config.py",
+    "docker-error": "tests/integration/docker/test_runs.py",
     "allowlist-empty": "tests/integration/test_http_run.py",
     "overload": "tests/integration/test_http_run.py",
     "upgrade": "tests/integration/test_http_protocol.py",

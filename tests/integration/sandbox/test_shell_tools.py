@@ -40,7 +40,10 @@ def test_one_command_runs_at_a_time_and_is_killed_with_what_it_started(sandbox: 
 
 
 def test_who_ignores_term_is_killed_after_the_grace(jailed: Sandbox) -> None:
-    jailed.shell_exec("trap '' TERM; while :; do sleep 1; done", timeout=0)
+    said = jailed.shell_exec("trap '' TERM; echo ready; while :; do sleep 1; done", timeout=0)
+    while "ready" not in said:
+        said = jailed.shell_wait(timeout=1)
+        assert said.startswith("still running"), said
     text = jailed.shell("kill", 0.3).render()
     assert re.match(r"killed \(exit=137\)\n\[SIGKILL after \d+\.\ds\]", text)
 

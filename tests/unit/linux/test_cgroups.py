@@ -10,7 +10,7 @@ import pytest
 
 from agentbox.errors import ConfinementError
 from agentbox.linux import cgroups_v1, cgroups_v2
-from agentbox.linux.cgroup_owners import is_dead, owner_name
+from agentbox.linux.cgroup_owners import is_dead, owner_name, subgroups
 from agentbox.linux.cgroupfs import Place, mounts, own_directory, parse_memberships, parse_mounts
 from agentbox.linux.cgroups import CgroupLimits, CgroupTree
 from tests.conftest import not_here
@@ -30,11 +30,15 @@ def tree() -> Iterator[CgroupTree]:
     if tree is None:
         not_here(CgroupTree.explain())
         return
-    yield tree
     paths = [hierarchy.path for hierarchy in tree._ownership.hierarchies]
+    # A sandbox of another test in this process may have boxes there still.
+    before = {path: set(subgroups(path)) for path in paths}
+    yield tree
     tree.close()
     tree.close()
-    assert not any(map(os.path.exists, paths))
+    left = {path: set(subgroups(path)) - before[path] for path in paths}
+    assert not any(left.values()), left
+    assert not any(os.path.exists(path) for path in paths if not before[path])
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.__name__)

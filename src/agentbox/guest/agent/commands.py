@@ -31,6 +31,7 @@ class Command:
         self.settle_at = 0.0
         self.killing = 0
         self.looked_again = False
+        self.asked: set[int] = set()
         self.kill_at = self.give_up_at = self.next_tick = self.tick = self.next_look = 0.0
 
 

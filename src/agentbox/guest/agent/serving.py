@@ -293,11 +293,18 @@ class Agent:
         command.give_up_at = command.kill_at + KILL_LIMIT_SECONDS
         command.next_tick = now
         command.tick = 0.001
+        command.asked.clear()
         if grace and command.killing != 2:
-            living = self.family.of(command)
-            signal_all(living, signal.SIGTERM, command.uid, command.gid)
-            signal_all(living, signal.SIGCONT, command.uid, command.gid)
+            self._ask(command, self.family.of(command))
         command.killing = 1 if grace else 2
+
+    @staticmethod
+    def _ask(command: Command, living: list[int]) -> None:
+        """Ask each to end, once: what a shell starts between two looks belongs to it."""
+        new = [pid for pid in living if pid not in command.asked]
+        command.asked.update(new)
+        signal_all(new, signal.SIGTERM, command.uid, command.gid)
+        signal_all(new, signal.SIGCONT, command.uid, command.gid)
 
     def tick_kill(self, command: Command) -> None:
         """Look whether it is gone, and help."""
@@ -307,6 +314,8 @@ class Agent:
         living = self.family.of(command)
         if command.killing == 1 and living and now >= command.kill_at:
             command.killing = 2
+        if command.killing == 1:
+            self._ask(command, living)
         if command.killing == 2 and living:
             signal_all(living, signal.SIGSTOP, command.uid, command.gid)
             living = self.family.of(command)

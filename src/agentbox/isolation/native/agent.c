@@ -36,6 +36,9 @@ struct command {
 	// A kill: 0 none, 1 asked politely, 2 not.
 	int killing, looked_again, tick_ms;
 	uint64_t kill_at, give_up_at, next_tick, next_look;
+	// Who was asked to end since the last wish.
+	pid_t *asked;
+	int n_asked;
 };
 
 static struct command *commands[MAX_COMMANDS];
@@ -113,6 +116,7 @@ static void forget(int index)
 	drop_fd(&command->err);
 	drop_fd(&command->control);
 	commands[index] = commands[--n_commands];
+	free(command->asked);
 	free(command);
 }
 

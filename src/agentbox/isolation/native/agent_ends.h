@@ -179,6 +179,42 @@ static int settle(struct command *command)
 	return 1;
 }
 
+static int was_asked(const struct command *command, pid_t pid)
+{
+	for (int i = 0; i < command->n_asked; i++)
+		if (command->asked[i] == pid)
+			return 1;
+	return 0;
+}
+
+// Ask those who are marked to end, each once: what a shell starts between two looks belongs to it.
+static void ask_marked(struct command *command)
+{
+	int asks = 0;
+	for (int i = 0; i < population.count; i++) {
+		struct living *one = &population.all[i];
+		if (one->marked != 1)
+			continue;
+		pid_t *more = was_asked(command, one->pid)
+				      ? NULL
+				      : realloc(command->asked, (command->n_asked + 1) * sizeof(*more));
+		if (!more) {
+			one->marked = 3;
+			continue;
+		}
+		command->asked = more;
+		command->asked[command->n_asked++] = one->pid;
+		asks = 1;
+	}
+	if (asks) {
+		signal_marked(&population, SIGTERM, command->uid, command->gid);
+		signal_marked(&population, SIGCONT, command->uid, command->gid);
+	}
+	for (int i = 0; i < population.count; i++)
+		if (population.all[i].marked == 3)
+			population.all[i].marked = 1;
+}
+
 static void tick_kill(struct command *command)
 {
 	uint64_t now = now_ms();
@@ -187,6 +223,8 @@ static void tick_kill(struct command *command)
 	int living = mark_command(command);
 	if (command->killing == 1 && living && now >= command->kill_at)
 		command->killing = 2;
+	if (command->killing == 1 && living)
+		ask_marked(command);
 	if (command->killing == 2 && living) {
 		// Who is stopped starts nothing new between the two.
 		signal_marked(&population, SIGSTOP, command->uid, command->gid);
@@ -216,9 +254,9 @@ static void begin_kill(struct command *command, uint32_t grace)
 	command->give_up_at = command->kill_at + KILL_LIMIT_MS;
 	command->tick_ms = 1;
 	command->next_tick = now;
+	command->n_asked = 0;
 	if (grace && command->killing != 2 && mark_command(command)) {
-		signal_marked(&population, SIGTERM, command->uid, command->gid);
-		signal_marked(&population, SIGCONT, command->uid, command->gid);
+		ask_marked(command);
 		command->next_tick = now + 1;
 	}
 	command->killing = grace ? 1 : 2;
