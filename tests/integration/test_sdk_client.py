@@ -167,7 +167,7 @@ client = AgentboxClient(sys.argv[1])
 found = {"health": client.health()}
 found["hello"] = client.run("print('hello')")
 found["node"] = client.run("console.log('hello')", language="javascript", timeout_seconds=5)
-found["memory"] = client.run("x = bytearray(10**8)", memory_mb=64)
+found["memory"] = client.run("x = bytearray(10**9)", memory_mb=64)
 snap = client.run("open('memo.txt','w').write('kept')", snapshot=True)
 found["kept"] = client.run("print(open('memo.txt').read())", snapshot_id=snap["snapshot_id"])
 found["allowlist"] = client.run("print(1)", egress_allowlist=["example.com"])

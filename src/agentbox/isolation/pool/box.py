@@ -187,6 +187,8 @@ class PooledBox:
             return answer
         self._give(stdio)
         program, child, ended = self._warm, self._child, self._ended
+        if program is not None and not self.fresh:
+            raise _ended_early("its warm child was killed")
         if program is not None and child is not None and ended is not None and self.would_be_warm(argv, env):
             text, counts = words(argv[len(program.argv) :], program.beyond(env))
             if len(text) <= MAX_WORDS_BYTES:
@@ -194,9 +196,7 @@ class PooledBox:
                 try:
                     child.send("R", 0, (*counts, self.process_limit), text, stdio)
                 except OSError as error:
-                    raise IsolationError(
-                        f"the box ended before its program began: {error}", hint="nothing has run; try again"
-                    ) from error
+                    raise _ended_early(str(error)) from error
                 child.finish()
                 asyncio.get_running_loop().add_reader(self._report, self._reported)
                 self._commands.append(ended)
@@ -269,8 +269,14 @@ class PooledBox:
             finally:
                 os.close(write)
             reason = await _to_end(read)
+        except OSError as error:
+            if self._gone.is_set() or not self._nursery.alive:
+                raise _ended_early(str(error)) from error
+            raise
         finally:
             os.close(read)
+        if reason and (self._gone.is_set() or not self._nursery.alive):
+            raise _ended_early(reason.decode(errors="replace"))
         if reason:
             code, _, step = reason.partition(b" ")
             number = int(code)
@@ -361,6 +367,11 @@ COLD_NAMES = (
     "PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "TZ", "OMP_", "OPENBLAS_", "MKL_", "NUMEXPR_", "OPENSSL_",
     "SSL_",
 )  # fmt: skip
+
+
+def _ended_early(why: str) -> IsolationError:
+    """Whatever a caller would be told of the program would be wrong: it never was."""
+    return IsolationError(f"the box ended before its program began: {why}", hint="nothing has run; try again")
 
 
 def _lost(ended: asyncio.Future[CommandExit]) -> None:
