@@ -223,7 +223,16 @@ class LiveBox:
 
     def oom_killed(self) -> bool:
         """Whether the kernel or the memory watch killed something in this box for its memory."""
-        return self._oom or self._box.oom or (self._cgroup is not None and self._cgroup.oom_kills() > 0)
+        if self._cgroup is None:
+            return self._oom or self._box.oom
+        return self._oom or self._box.oom or self._cgroup.oom_kills() > 0 or self._died_at_its_limit(self._cgroup)
+
+    def _died_at_its_limit(self, cgroup: Cgroup) -> bool:
+        """Groups of version 1 count a kill in the group of who was killed, which may be gone with its container."""
+        if not getattr(self._box, "fell_silent", False):
+            return False
+        highest = cgroup.usage().max_memory_bytes
+        return highest is not None and highest >= cgroup_limits(self._confinement.limits).memory_bytes - _MIB
 
     def usage(self) -> Usage:
         """Counters of the whole box from its cgroup, or of the main program where there is none."""

@@ -45,6 +45,8 @@ class DockerBox:
     def __init__(self, engine: Engine, name: str, plan: Shown, ground: Ground) -> None:
         self.plan = plan
         self.oom = False
+        # Whether it ended without a word, as when the kernel kills what holds all of it.
+        self.fell_silent = False
         self.processes: int | None = None
         self.channel: socket.socket | None = None
         self.unix_listeners: Mapping[str, socket.socket] = {}
@@ -216,6 +218,7 @@ class DockerBox:
                 step="container init",
                 errno=0,
             )
+        self.fell_silent = True
         return CommandExit(None)
 
     def _keep(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
