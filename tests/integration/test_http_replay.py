@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from agentbox.isolation.plan import WORKSPACE
 from tests.running_server import RunningServer
 
 CODE = """\
@@ -88,7 +89,12 @@ def test_a_divergence_is_reported_with_its_step_file_and_line(client: httpx.Clie
     kept.write_text(json.dumps(request))
     report = _replayed(client, run["run_id"]).json()
     [found] = report["divergences"]
-    assert (report["ok"], found["kind"], found["file"], found["line"]) == (False, "different", "/work/main.py", 2)
+    assert (report["ok"], found["kind"], found["file"], found["line"]) == (
+        False,
+        "different",
+        f"{WORKSPACE}/main.py",
+        2,
+    )
     assert found["expected"]["args"]["path"] == "/work/in.txt"
     assert found["expected"]["args"]["sha256"] != found["observed"]["args"]["sha256"]
 

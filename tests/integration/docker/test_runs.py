@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from agentbox.isolation.backends.docker.sweeping import sweep, sweep_mounts
+from agentbox.isolation.plan import WORKSPACE
 from agentbox.linux import mounts
 from tests.docker_engine import TestEngine
 from tests.integration.commands import agentbox, assert_is_told_what_to_do
@@ -104,7 +105,7 @@ print(json.dumps({
     "privileges": ctypes.CDLL(None).prctl(39, 0, 0, 0, 0),
     "root": attempt(lambda: open("/usr/made", "w")),
     "setuid": attempt(lambda: os.open("/work/planted", os.O_CREAT | os.O_WRONLY, 0o4755)),
-    "chmod": attempt(lambda: os.chmod("/work/main.py", 0o4755)),
+    "chmod": attempt(lambda: os.chmod("main.py", 0o4755)),
     "network": attempt(lambda: connect("192.0.2.1")),
     "listing": os.popen("ls /work").read().split(),
 }))
@@ -115,7 +116,7 @@ def test_program_runs_in_the_image_without_privileges_or_network(client: httpx.C
     body = run(client, INSIDE, stdin="from outside", env={"GIVEN": "yes"}, args=["one", "two words"])
     assert body["exit_code"] == 0, body["stderr"]
     seen = json.loads(body["stdout"])
-    assert seen["argv"] == ["/work/main.py", "one", "two words"]
+    assert seen["argv"] == [f"{WORKSPACE}/main.py", "one", "two words"]
     assert (seen["cwd"], seen["stdin"], seen["env"]) == ("/work", "from outside", "yes")
     assert seen["uid"] not in (0, os.geteuid())
     assert (seen["capabilities"], seen["privileges"]) == ([0, 0, 0], 1)

@@ -22,6 +22,7 @@ import pytest
 from agentbox.errors import IsolationError
 from agentbox.isolation.backends.gvisor import GvisorBackend
 from agentbox.isolation.facilities import Facilities
+from agentbox.isolation.plan import WORKSPACE
 from agentbox.models import Confinement, Limits
 from tests.integration.gvisor.conftest import Run
 
@@ -144,7 +145,7 @@ def test_kernel_s_own_trace_tells_what_was_started_and_no_variables(run: Run, cl
     assert body["stdout"] == "done\n"
     found = [one for one in records(client, body) if one["op"] == "proc.exec"]
     assert [one["args"]["exe"].rpartition("/")[2] for one in found[1:]] == ["dash", "true", "echo"]
-    assert found[0]["args"]["argv"][-1] == "/work/main.py"
+    assert found[0]["args"]["argv"][-1] == f"{WORKSPACE}/main.py"
     assert {one["origin"] for one in found} == {"kernel"}
     assert "hush" not in json.dumps(found)
 
@@ -153,7 +154,7 @@ def test_policy_holds_files_and_keeps_the_program_from_starting_another(run: Run
     body = run(
         "import ctypes, os\n"
         "libc = ctypes.CDLL(None)\n"
-        "print(libc.open(b'/work/secret', 0), libc.open(b'/work/main.py', 1), libc.system(b'echo started') >> 8)\n"
+        "print(libc.open(b'/work/secret', 0), libc.open(b'main.py', 1), libc.system(b'echo started') >> 8)\n"
         "print(libc.syscall(322, -100, b'/bin/true', 0, 0, 0))\n"
         "open('out/result', 'w').write('x')\n"
         "open('main.py', 'a')\n",
@@ -162,7 +163,7 @@ def test_policy_holds_files_and_keeps_the_program_from_starting_another(run: Run
         return_files=["out/result"],
     )
     assert body["stdout"] == "-1 -1 127\n-1\n"
-    assert "policy denies write /work/main.py" in body["stderr"]
+    assert f"policy denies write {WORKSPACE}/main.py" in body["stderr"]
     assert body["files"]["out/result"]["bytes"] == 1
     assert (body["enforcement"]["exec"], body["enforcement"]["filesystem"]) == ("kernel", "kernel")
     told = {(one["kind"], one["op"], one["origin"]) for one in records(client, body)}

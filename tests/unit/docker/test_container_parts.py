@@ -20,7 +20,7 @@ from agentbox.isolation.backends.docker.spec import ROOT_CAPABILITIES, Container
 from agentbox.isolation.backends.docker.streams import STDERR, STDOUT, Frames
 from agentbox.isolation.backends.docker.users import with_line
 from agentbox.isolation.facilities import DockerOptions
-from agentbox.isolation.plan import WorkspaceView
+from agentbox.isolation.plan import WORKSPACE, WorkspaceView
 
 PLAIN = Container("image", ("/init",), "7:7", "/work", {"agentbox.owner": "1-2-3"}, "runc")
 
@@ -149,12 +149,14 @@ def shown(ground: Path, view: WorkspaceView) -> dict[str, tuple[str, bool]]:
 
 
 def test_workspace_that_is_not_shown_whole_is_bare_but_for_its_mounts(ground: Path) -> None:
-    found = shown(ground, WorkspaceView((("/work/data", False), ("/work/data/deep", True), ("/work/main.py", False))))
+    found = shown(
+        ground, WorkspaceView((("/work/data", False), ("/work/data/deep", True), (f"{WORKSPACE}/main.py", False)))
+    )
     assert found == {
         "/work": ("D/bare", False),
         "/work/data": ("D/work/data", False),
         "/work/data/deep": ("D/work/data/deep", True),
-        "/work/main.py": ("D/work/main.py", False),
+        f"{WORKSPACE}/main.py": (f"D{WORKSPACE}/main.py", False),
     }
     assert (ground / "bare" / "data").is_dir()
     assert (ground / "bare" / "main.py").is_file()
