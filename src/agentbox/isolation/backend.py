@@ -57,6 +57,7 @@ class AnyBox(Protocol):
 
     workspace_fd: int
     oom: bool
+    fell_silent: bool
     processes: int | None
 
     @property
@@ -229,7 +230,7 @@ class LiveBox:
 
     def _died_at_its_limit(self, cgroup: Cgroup) -> bool:
         """Groups of version 1 count a kill in the group of who was killed, which may be gone with its container."""
-        if not getattr(self._box, "fell_silent", False):
+        if not self._box.fell_silent:
             return False
         highest = cgroup.usage().max_memory_bytes
         return highest is not None and highest >= cgroup_limits(self._confinement.limits).memory_bytes - _MIB

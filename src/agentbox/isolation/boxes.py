@@ -218,6 +218,7 @@ class Box:
         self.plan = plan
         self.workspace_fd = -1
         self.oom = False
+        self.fell_silent = False
         self.processes: int | None = None
         self.channel: socket.socket | None = None
         self.unix_listeners: dict[str, socket.socket] = {}

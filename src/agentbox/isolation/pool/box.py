@@ -69,6 +69,7 @@ class PooledBox:
     def __init__(self, nursery: Nursery, made: MadeBox, joins: Sequence[int], processes: int) -> None:
         self.plan = PooledPlan(nursery.plan.workspace, made.host_uid, made.host_gid)
         self.oom = False
+        self.fell_silent = False
         self.channel: socket.socket | None = None
         self.unix_listeners: dict[str, socket.socket] = {}
         self.workspace_fd = made.workspace_fd

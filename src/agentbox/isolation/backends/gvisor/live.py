@@ -98,7 +98,7 @@ class GvisorLiveBox(LiveBox):
         try:
             key, ended = await super().start_with_signals(argv, env, cwd, stdio)
         except OSError as error:
-            if error.errno in (errno.ESRCH, errno.ECONNREFUSED, errno.EPIPE) or not self.is_alive():
+            if error.errno in (errno.ESRCH, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE) or not self.is_alive():
                 raise IsolationError(
                     f"the box ended before its program began: {error}",
                     hint="nothing has run; try again. If it stays so, this runsc is of a release that does not fit",
