@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import posix
-from _thread import allocate_lock, start_new_thread
+from _thread import allocate_lock, get_ident, start_new_thread
 from posix import close, getpgid, waitid
 from time import monotonic
 
@@ -39,7 +39,6 @@ class Children:
         self._starting = 0
         # Threads of the guard that pass on what children write.
         self._threads = 0
-        self._lock = allocate_lock()
 
     def lane(self) -> str:
         """The lane of the next child of the caller's."""
@@ -54,6 +53,7 @@ class Children:
         child.number = given.get("spawn")
         child.lane = self.lane()
         child.code, child.signalled, child.failed, child.told, child.relay = None, False, "", False, None
+        child.telling, child.teller = allocate_lock(), 0
         child.files = []
         # Which of its streams is the run's own terminal.
         child.terminal = 0
@@ -131,7 +131,6 @@ class Children:
         self._open.clear()
         self._early.clear()
         self._starting = self._threads = 0
-        self._lock = allocate_lock()
 
     def signalled(self, pid: Any, number: Any) -> None:
         """This process sends a signal."""
@@ -148,11 +147,18 @@ class Children:
                 continue
 
     def tell(self, child: Any) -> None:
-        """Hand over what a child gave, once."""
-        with self._lock:
-            if child.told or child.number is None:
-                return
-            child.told = True
+        """Hand over what a child gave, once. Nobody returns from here before that is done: what the program shows next
+        is not the child's."""
+        if child.teller == get_ident():
+            # A handler of the program's, called while this thread tells.
+            return
+        with child.telling:
+            if not child.told and child.number is not None:
+                child.teller = get_ident()
+                child.told = True
+                self._tell(child)
+
+    def _tell(self, child: Any) -> None:
         if child.is_beyond:
             # Without a result the replay says that it cannot be answered.
             return
