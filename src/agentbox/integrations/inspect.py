@@ -23,7 +23,7 @@ from inspect_ai.util import (
 
 from agentbox.errors import SandboxError
 from agentbox.sandbox.asynchronous import AsyncSandbox
-from agentbox.sandbox.command import Command
+from agentbox.sandbox.core import SandboxCommand
 from agentbox.sandbox.spool import Spool
 
 try:
@@ -151,7 +151,7 @@ class AgentboxEnvironment(SandboxEnvironment):
         return data.decode() if text else data
 
 
-def _result(done: Command) -> ExecResult[str]:
+def _result(done: SandboxCommand) -> ExecResult[str]:
     limit = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
     texts = []
     for spool in (done.stdout, done.stderr):

@@ -17,7 +17,7 @@ from agentbox.sandbox.command import Command
 from agentbox.sandbox.results import seconds
 
 if TYPE_CHECKING:
-    from agentbox.sandbox.asynchronous import AsyncSandbox
+    from agentbox.sandbox.local import LocalSandbox
 
 BASH_TOOL: Mapping[str, Any] = {"type": "bash_20250124", "name": "bash"}
 # The state is sourced last line by last line: options come after everything that they could break.
@@ -36,7 +36,7 @@ eval "$2"
 class BashSession:
     """The session of one sandbox. Calls wait for each other."""
 
-    def __init__(self, sandbox: AsyncSandbox) -> None:
+    def __init__(self, sandbox: LocalSandbox) -> None:
         self._sandbox = sandbox
         self._lock = asyncio.Lock()
         self._running: Command | None = None
@@ -61,9 +61,11 @@ class BashSession:
 
     async def run(self, command: str) -> str:
         """Run a command and tell its output, and its exit code where that is not 0."""
-        limit = self._sandbox.exec_timeout
+        limit = self._sandbox.options.exec_timeout
         async with self._lock:
-            started = await self._sandbox.exec(["bash", "-c", _SCRIPT, "bash", self._state, command], wait=0)
+            started = await self._sandbox.exec(
+                ["bash", "-c", _SCRIPT, "bash", self._state, command], timeout=None, wait=0
+            )
             self._running = started
             try:
                 if not await started.wait(limit):
@@ -81,7 +83,7 @@ class BashSession:
             return text if not started.exit_code else f"{text}\nexit code {started.exit_code}".lstrip("\n")
 
 
-async def bash(sandbox: AsyncSandbox, arguments: Mapping[str, Any]) -> str:
+async def bash(sandbox: LocalSandbox, arguments: Mapping[str, Any]) -> str:
     """Answer a call of the tool: {"command": TEXT} or {"restart": true}."""
     session = sandbox.bash_session
     try:

@@ -212,6 +212,17 @@ class Command:
             self._changed.clear()
             await self._changed.wait()
 
+    async def read(self, offset: int = 0, size: int = 1 << 20, *, error: bool = False) -> tuple[int, bytes]:
+        """At most `size` bytes of its stdout, or of its stderr, from `offset` on, and where they begin: later where
+        that is not kept."""
+        spool = self.stderr if error else self.stdout
+        return (offset, b"") if spool is None else spool.read(offset, size)
+
+    async def output(self, *, error: bool = False) -> bytes:
+        """All that is kept of its stdout, or of its stderr; empty for a stderr that goes to stdout."""
+        spool = self.stderr if error else self.stdout
+        return b"" if spool is None else spool.all()
+
     def text(self, begin: int = 0) -> Excerpt:
         """What it wrote since the byte `begin` (to both streams where they are merged); see texts.excerpt."""
         return excerpt(self.stdout, begin, final=not self.running)

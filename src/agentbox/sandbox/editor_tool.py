@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from agentbox.errors import AgentboxError
-from agentbox.sandbox.files import FileInfo
+from agentbox.sandbox.file_info import FileInfo
 from agentbox.sandbox.texts import shortened
 
 if TYPE_CHECKING:
-    from agentbox.sandbox.asynchronous import AsyncSandbox
+    from agentbox.sandbox.local import LocalSandbox
 
 EDITOR_TOOL: Mapping[str, Any] = {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool"}
 _MAX_FILE_BYTES = 16 << 20
@@ -23,7 +23,7 @@ class _EditError(Exception):
     """What the model is told."""
 
 
-async def edit(sandbox: AsyncSandbox, arguments: Mapping[str, Any]) -> str:
+async def edit(sandbox: LocalSandbox, arguments: Mapping[str, Any]) -> str:
     """Answer a call of the tool. Faults of the model, and of the file, are answers that begin with `Error:`."""
     command = arguments.get("command")
     answers = {"view": _view, "create": _create, "str_replace": _replace, "insert": _insert}
@@ -55,11 +55,11 @@ def _text(arguments: Mapping[str, Any], name: str) -> str:
     return value
 
 
-async def _read(sandbox: AsyncSandbox, path: str) -> str:
+async def _read(sandbox: LocalSandbox, path: str) -> str:
     return (await sandbox.files.read(path, max_bytes=_MAX_FILE_BYTES)).decode()
 
 
-async def _view(sandbox: AsyncSandbox, path: str, arguments: Mapping[str, Any]) -> str:
+async def _view(sandbox: LocalSandbox, path: str, arguments: Mapping[str, Any]) -> str:
     try:
         text = await _read(sandbox, path)
     except IsADirectoryError:
@@ -81,7 +81,7 @@ async def _view(sandbox: AsyncSandbox, path: str, arguments: Mapping[str, Any]) 
     return shortened(shown, limit) if isinstance(limit, int) and limit > 1 else shortened(shown)
 
 
-async def _view_directory(sandbox: AsyncSandbox, path: str) -> str:
+async def _view_directory(sandbox: LocalSandbox, path: str) -> str:
     base = posixpath.normpath(posixpath.join("/work", path))
     found = [FileInfo(base, "directory", 0, 0, 0.0, 0, 0)]
     pending = [(base, 1)]
@@ -97,12 +97,12 @@ async def _view_directory(sandbox: AsyncSandbox, path: str) -> str:
     return shortened(f"Files and directories up to {_SHOWN_LEVELS} levels deep in {path}:\n" + "\n".join(names))
 
 
-async def _create(sandbox: AsyncSandbox, path: str, arguments: Mapping[str, Any]) -> str:
+async def _create(sandbox: LocalSandbox, path: str, arguments: Mapping[str, Any]) -> str:
     await sandbox.files.write(path, _text(arguments, "file_text"))
     return f"File created successfully at: {path}"
 
 
-async def _replace(sandbox: AsyncSandbox, path: str, arguments: Mapping[str, Any]) -> str:
+async def _replace(sandbox: LocalSandbox, path: str, arguments: Mapping[str, Any]) -> str:
     old = _text(arguments, "old_str")
     new = _text(arguments, "new_str") if arguments.get("new_str") is not None else ""
     if not old:
@@ -119,7 +119,7 @@ async def _replace(sandbox: AsyncSandbox, path: str, arguments: Mapping[str, Any
     return "Successfully replaced text at exactly one location."
 
 
-async def _insert(sandbox: AsyncSandbox, path: str, arguments: Mapping[str, Any]) -> str:
+async def _insert(sandbox: LocalSandbox, path: str, arguments: Mapping[str, Any]) -> str:
     line = arguments.get("insert_line")
     added = _text(arguments, "insert_text")
     text = await _read(sandbox, path)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from agentbox.errors import SandboxError
 from agentbox.isolation.durable import WORKSPACE
-from agentbox.records import dataclass
+from agentbox.sandbox.file_info import FileInfo
 from agentbox.sandbox.link import AgentLink
 from agentbox.sandbox.operation import Operation
 
@@ -21,26 +21,6 @@ _PIECE_BYTES = 1 << 20
 _TYPES = {
     "f": "file", "d": "directory", "l": "link", "p": "fifo", "s": "socket", "c": "device", "b": "device",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class FileInfo:
-    """Something in a sandbox: `kind` is file, directory, link, fifo, socket or device; `target` of a link; `mode` the
-    permission bits; `modified` seconds since 1970."""
-
-    path: str
-    kind: str
-    size: int
-    mode: int
-    modified: float
-    uid: int
-    gid: int
-    target: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The last part of its path."""
-        return posixpath.basename(self.path)
 
 
 class Linked(Protocol):
@@ -264,3 +244,6 @@ def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+__all__ = ["FileInfo", "Files"]

@@ -14,6 +14,7 @@ import tempfile
 
 DEFAULT_BYTES = 64 << 20
 _IN_MEMORY_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 20
 
 
 class Spool:
@@ -79,6 +80,17 @@ class Spool:
             pieces.append(piece)
             at += len(piece)
         return offset, b"".join(pieces)
+
+    def all(self) -> bytes:
+        """Everything that is kept."""
+        pieces, at = [], 0
+        while at < self.total:
+            at, piece = self.read(at, _PIECE_BYTES)
+            if not piece:
+                break
+            pieces.append(piece)
+            at += len(piece)
+        return b"".join(pieces)
 
     def close(self) -> None:
         """Forget everything; reads give nothing from then on. May be called twice."""

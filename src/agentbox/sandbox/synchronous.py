@@ -12,9 +12,9 @@ from typing import Any
 from agentbox.models import Enforcement
 from agentbox.sandbox.asynchronous import DEFAULT_IMAGE, AsyncSandbox
 from agentbox.sandbox.command import DEFAULT_GRACE_SECONDS
-from agentbox.sandbox.command import Command as AsyncCommand
+from agentbox.sandbox.core import SandboxCommand
 from agentbox.sandbox.fetching import Fetched
-from agentbox.sandbox.files import FileInfo
+from agentbox.sandbox.file_info import FileInfo
 from agentbox.sandbox.loops import at_exit, call, loop, not_at_exit
 from agentbox.sandbox.results import ShellResult
 from agentbox.sandbox.spool import DEFAULT_BYTES
@@ -23,7 +23,7 @@ from agentbox.sandbox.spool import DEFAULT_BYTES
 class Command:
     """A command in a sandbox. `exit_code` is None while it runs and 128+n after signal n."""
 
-    def __init__(self, command: AsyncCommand) -> None:
+    def __init__(self, command: SandboxCommand) -> None:
         self.asynchronous = command
 
     @property
@@ -54,20 +54,16 @@ class Command:
     @property
     def stdout(self) -> bytes:
         """What is kept of its output, with stderr where both are merged; 64 MiB at most unless said otherwise."""
-        return call(_everything(self.asynchronous, error=False))
+        return call(self.asynchronous.output())
 
     @property
     def stderr(self) -> bytes:
         """What is kept of its stderr, where that is apart."""
-        return call(_everything(self.asynchronous, error=True))
+        return call(self.asynchronous.output(error=True))
 
     def read(self, offset: int = 0, size: int = 1 << 20) -> tuple[int, bytes]:
         """At most `size` bytes of its output from `offset` on, and where they begin: later where that is not kept."""
-
-        async def read() -> tuple[int, bytes]:
-            return self.asynchronous.stdout.read(offset, size)
-
-        return call(read())
+        return call(self.asynchronous.read(offset, size))
 
     def text(self, begin: int = 0) -> str:
         """Its output since a byte, shortened as for a model."""
@@ -100,20 +96,6 @@ class Command:
     def kill(self, grace_seconds: float = DEFAULT_GRACE_SECONDS) -> int:
         """End it with everything that it started; returns how many processes are left, 0 as a rule."""
         return call(self.asynchronous.kill(grace_seconds))
-
-
-async def _everything(command: AsyncCommand, *, error: bool) -> bytes:
-    spool = command.stderr if error else command.stdout
-    if spool is None:
-        return b""
-    pieces, at = [], 0
-    while at < spool.total:
-        at, piece = spool.read(at, 1 << 20)
-        if not piece:
-            break
-        pieces.append(piece)
-        at += len(piece)
-    return b"".join(pieces)
 
 
 class Files:

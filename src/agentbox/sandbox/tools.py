@@ -12,7 +12,7 @@ from agentbox.sandbox.bash_tool import BASH_TOOL, bash
 from agentbox.sandbox.editor_tool import EDITOR_TOOL, edit
 
 if TYPE_CHECKING:
-    from agentbox.sandbox.asynchronous import AsyncSandbox
+    from agentbox.sandbox.local import LocalSandbox
 
 _TIMEOUT = {
     "type": "integer",
@@ -66,20 +66,20 @@ def tools(form: str = "anthropic") -> list[dict[str, Any]]:
     )
 
 
-Answer = Callable[["AsyncSandbox", Mapping[str, Any]], Awaitable[str]]
+Answer = Callable[["LocalSandbox", Mapping[str, Any]], Awaitable[str]]
 
 
-async def _exec(sandbox: AsyncSandbox, arguments: Mapping[str, Any]) -> str:
-    return await sandbox.shell_exec(arguments["command"], arguments.get("timeout"))
+async def _exec(sandbox: LocalSandbox, arguments: Mapping[str, Any]) -> str:
+    return (await sandbox.shell("exec", arguments["command"], arguments.get("timeout"))).render()
 
 
-async def _wait(sandbox: AsyncSandbox, arguments: Mapping[str, Any]) -> str:
-    return await sandbox.shell_wait(arguments.get("timeout"))
+async def _wait(sandbox: LocalSandbox, arguments: Mapping[str, Any]) -> str:
+    return (await sandbox.shell("wait", arguments.get("timeout"))).render()
 
 
-async def _kill(sandbox: AsyncSandbox, arguments: Mapping[str, Any]) -> str:
+async def _kill(sandbox: LocalSandbox, arguments: Mapping[str, Any]) -> str:
     del arguments
-    return await sandbox.shell_kill()
+    return (await sandbox.shell("kill")).render()
 
 
 _ANSWERS: dict[str, Answer] = {
@@ -91,7 +91,7 @@ _ANSWERS: dict[str, Answer] = {
 }
 
 
-async def dispatch(sandbox: AsyncSandbox, name: str, arguments: Mapping[str, Any]) -> str:
+async def dispatch(sandbox: LocalSandbox, name: str, arguments: Mapping[str, Any]) -> str:
     """The answer to a model's call. A tool that is not known is an answer too; a missing argument of shell_exec is a
     KeyError."""
     answer = _ANSWERS.get(name)

@@ -98,7 +98,7 @@ def test_a_box_that_is_gone_is_an_error_and_its_work_can_be_fetched(make_sandbox
 def _expired(sandbox: Sandbox) -> None:
     async def expired() -> None:
         async with asyncio.timeout(20):
-            while sandbox.asynchronous._box is not None:
+            while sandbox.asynchronous.core._box is not None:
                 await asyncio.sleep(0.02)
 
     from agentbox.sandbox.loops import call

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: MIT
+"""A sandbox whose box this process owns: it is made, kept, watched and removed here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Unpack
+
+from agentbox.config import Settings, load
+from agentbox.errors import AgentboxError, SandboxError, SandboxGoneError
+from agentbox.isolation.durable import HOME, WORKSPACE, DurableBackend, DurableBox, DurableRequest, agent_commands
+from agentbox.isolation.durable_registry import make_durable, preferred
+from agentbox.linux.cgroup_owners import owner_name
+from agentbox.models import Confinement, Enforcement
+from agentbox.sandbox import tools
+from agentbox.sandbox.bash_tool import BashSession
+from agentbox.sandbox.command import Command
+from agentbox.sandbox.fetching import Fetched, fetch
+from agentbox.sandbox.files import Files
+from agentbox.sandbox.grounds import Grounds, grounds
+from agentbox.sandbox.lifetime import Lifetime
+from agentbox.sandbox.link import AgentLink
+from agentbox.sandbox.options import SandboxOptions
+from agentbox.sandbox.results import NOT_RUNNING, ShellResult, rejected
+from agentbox.sandbox.shell import Shell
+from agentbox.sandbox.starting import Commands, StartFields
+from agentbox.sandbox.state import Place, SandboxDirectories
+from agentbox.sandbox.way_out import SandboxPolicy, read_policy
+
+
+class LocalSandbox:
+    """See AsyncSandbox. `editing` and `bash_session` belong to the tools for models."""
+
+    def __init__(self, options: SandboxOptions) -> None:
+        self.options = options
+        self.files = Files(self)
+        self.editing = asyncio.Lock()
+        self.bash_session = BashSession(self)
+        self._policy: SandboxPolicy | None = read_policy(options.policy) if options.policy is not None else None
+        self._commands = Commands(self.link, self._spools, options.limits.max_output_bytes)
+        self._shell = Shell(self._commands.start_in_shell, options.exec_timeout)
+        self._lifetime = Lifetime(options.idle_timeout, options.max_lifetime, self._commands.busy, self._expire)
+        self._settings: Settings | None = None
+        self._grounds: Grounds | None = None
+        self._backend: DurableBackend | None = None
+        self._directories: SandboxDirectories | None = None
+        self._place: Place | None = None
+        self._box: DurableBox | None = None
+        self._link: AgentLink | None = None
+        self._changing = asyncio.Lock()
+        self._opening = asyncio.Lock()
+        self._python_only = False
+        self._expired = ""
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Make the box. Does nothing when it runs. Raises SandboxError; nothing is left then."""
+        async with self._changing:
+            if self._place is not None:
+                return
+            settings, _ = load()
+            directories = SandboxDirectories(settings.resolved_state_dir())
+            shared = grounds()
+            try:
+                facilities = await shared.enter(settings)
+                try:
+                    name = self.options.backend
+                    backend = make_durable(name, facilities) if name else preferred(facilities)
+                    await asyncio.to_thread(directories.sweep)
+                    for leftover in await backend.leftovers():
+                        with contextlib.suppress(AgentboxError, OSError):
+                            await leftover.remove()
+                    place = await asyncio.to_thread(directories.make, backend.name, self.options.workspace)
+                    self._settings, self._grounds = settings, shared
+                    self._backend, self._directories, self._place = backend, directories, place
+                    try:
+                        await self._build()
+                    except BaseException:
+                        await self._raze()
+                        self._place = None
+                        await asyncio.to_thread(directories.remove, place)
+                        raise
+                except BaseException:
+                    await shared.leave()
+                    raise
+            except SandboxError:
+                raise
+            except (AgentboxError, OSError) as error:
+                raise SandboxError(
+                    f"failed to start sandbox: {error}", hint=error.hint if isinstance(error, AgentboxError) else ""
+                ) from error
+            self._expired = ""
+            self._lifetime.begin()
+
+    async def stop(self) -> None:
+        """End everything in the box and remove it, and its workspace where that is not a kept one. May be called
+        twice."""
+        async with self._changing:
+            place, self._place = self._place, None
+            if place is None:
+                return
+            self._lifetime.end()
+            await self._raze()
+            self._commands.close()
+            if self._directories is not None:
+                await asyncio.to_thread(self._directories.remove, place)
+            if self._grounds is not None:
+                await self._grounds.leave()
+
+    async def reset(self) -> None:
+        """The box anew, around the same workspace: everything that ran in it is ended. Raises SandboxError."""
+        async with self._changing:
+            if self._place is None:
+                raise SandboxError(NOT_RUNNING, hint="start it first")
+            await self._raze()
+            try:
+                await self._build()
+            except (AgentboxError, OSError) as error:
+                raise SandboxError(f"failed to start sandbox: {error}", hint=getattr(error, "hint", "")) from error
+            self._expired = ""
+            self._lifetime.begin()
+
+    async def _build(self) -> None:
+        assert self._backend is not None
+        assert self._place is not None
+        request = DurableRequest(
+            name=self._place.name,
+            workspace=str(self._place.workspace),
+            confinement=Confinement(self.options.limits),
+            user=self.options.user,
+            image=self.options.image,
+            environment=self._base_environment(),
+            owner=owner_name(),
+        )
+        if self._policy is not None:
+            assert self._grounds is not None
+            assert self._settings is not None
+            request = await self._policy.attach(request, self._backend, self._grounds.egress(self._settings))
+        self._box = await self._backend.launch_durable(request)
+        if self._policy is not None:
+            await self._policy.serve(self._box)
+        self._link = await self._open_link(self._box)
+
+    async def _raze(self) -> None:
+        link, self._link = self._link, None
+        box, self._box = self._box, None
+        if link is not None:
+            await link.close()
+        if box is not None:
+            await box.destroy()
+        if self._policy is not None:
+            await self._policy.close()
+        self._shell.forget()
+        self.bash_session.forget()
+
+    def _base_environment(self) -> dict[str, str]:
+        user = self.options.user
+        return {"HOME": HOME, "USER": user, "LOGNAME": user, "LANG": "C.UTF-8", **self.options.env}
+
+    def _spools(self) -> str:
+        assert self._place is not None
+        return self._place.spools
+
+    async def _expire(self, why: str) -> None:
+        async with self._changing:
+            if self._place is not None:
+                self._expired = why
+                await self._raze()
+
+    # ---- the agent
+
+    async def _open_link(self, box: DurableBox) -> AgentLink:
+        reason: Exception | None = None
+        for argv in agent_commands(python_only=self._python_only):
+            try:
+                return await AgentLink.open(await box.open_stream(argv, self._base_environment(), "", WORKSPACE))
+            except (OSError, SandboxError) as error:
+                reason = reason or error
+        raise SandboxError(f"no agent can be started in the box: {reason}", hint="reset the sandbox")
+
+    async def link(self) -> AgentLink:
+        """The stream to the agent, which is started again when something in the box ended it.
+
+        Raises SandboxError when the sandbox is not running, SandboxGoneError when its box is gone.
+        """
+        self._lifetime.touch()
+        link = self._link
+        if link is not None and link.lost is None:
+            return link
+        if self._place is None:
+            raise SandboxError(NOT_RUNNING, hint="start it first")
+        async with self._opening:
+            if self._link is not None and self._link.lost is None:
+                return self._link
+            box = self._box
+            if box is None:
+                raise self._gone(self._expired)
+            if self._link is not None:
+                await self._link.close()
+            if not await box.alive():
+                raise self._gone(await box.why_gone())
+            try:
+                self._link = await self._open_link(box)
+            except AgentboxError as error:
+                if not await box.alive():
+                    raise self._gone(await box.why_gone()) from error
+                raise
+            return self._link
+
+    def _gone(self, why: str) -> SandboxGoneError:
+        return SandboxGoneError(
+            f"sandbox is gone{f': {why}' if why else ''}",
+            hint="reset builds it anew around its workspace, which is kept",
+        )
+
+    # ---- commands
+
+    async def exec(
+        self, command: str | Sequence[str], *, timeout: float | None, wait: float | None, **how: Unpack[StartFields]
+    ) -> Command:
+        """Run a command; see AsyncSandbox.exec."""
+        started = await self._commands.run(command, timeout=timeout, wait=wait, **how)
+        self._lifetime.touch()
+        return started
+
+    @property
+    def commands(self) -> tuple[Command, ...]:
+        """Those that run, and the last that have ended."""
+        return self._commands.known
+
+    # ---- the shell tools
+
+    async def shell(self, tool: str, *arguments: Any) -> ShellResult:
+        """The answer of the shell tool "exec", "wait" or "kill"."""
+        if self._place is None:
+            return rejected(NOT_RUNNING)
+        self._lifetime.touch()
+        if self._box is None:
+            return rejected(str(self._gone(self._expired)))
+        answers: Mapping[str, Callable[..., Awaitable[ShellResult]]] = {
+            "exec": self._shell.execute,
+            "wait": self._shell.wait,
+            "kill": self._shell.kill,
+        }
+        return await answers[tool](*arguments)
+
+    async def dispatch(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Answer a model's call of one of its tools; see tools.dispatch."""
+        return await tools.dispatch(self, name, arguments)
+
+    async def fetch_workspace(self, to: str | os.PathLike[str]) -> Fetched:
+        """Copy the workspace's files and directories to a new directory of the host, also when the box is gone. Links
+        are left out, not followed. Raises OSError, WorkspaceError, SandboxError."""
+        if self._place is None:
+            raise SandboxError(NOT_RUNNING, hint="start it first; a workspace that is kept is a directory of the host")
+        return await asyncio.to_thread(fetch, str(self._place.workspace), os.fspath(to))
+
+    # ---- what there is to know
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and not stopped; its box may be gone all the same."""
+        return self._place is not None
+
+    @property
+    def container_id(self) -> str | None:
+        """The name of the box, None when it is not running."""
+        return self._place.name if self._place is not None else None
+
+    @property
+    def backend(self) -> str:
+        """The backend's name; of one that is not running, as it was asked for."""
+        return self._backend.name if self._backend is not None else self.options.backend or "auto"
+
+    @property
+    def workspace(self) -> str | None:
+        """The directory of the host that is /work inside, None when it is not running."""
+        return str(self._place.workspace) if self._place is not None else None
+
+    @property
+    def enforcement(self) -> Enforcement:
+        """Which layer holds what; nothing for a box that is not there."""
+        return self._box.enforcement if self._box is not None else Enforcement()
+
+    @property
+    def denials(self) -> tuple[tuple[str, str], ...]:
+        """What the gateway refused, the last thousand: target and reason. Empty without a policy."""
+        return tuple(self._policy.denials) if self._policy is not None else ()
