@@ -39,10 +39,14 @@ class RunningServer:
         """An HTTP client with the server as its base."""
         return httpx.Client(base_url=self.url, timeout=120.0, **options)  # type: ignore[arg-type]
 
-    def stop(self, signal_number: int = signal.SIGTERM) -> int:
-        """Ask the server to stop, wait for it, and return its exit code; killed when it takes too long."""
+    def ask_to_stop(self, signal_number: int = signal.SIGTERM) -> None:
+        """Send a signal to a server that runs, and do not wait."""
         if self.process.poll() is None:
             self.process.send_signal(signal_number)
+
+    def stop(self, signal_number: int = signal.SIGTERM) -> int:
+        """Ask the server to stop, wait for it, and return its exit code; killed when it takes too long."""
+        self.ask_to_stop(signal_number)
         try:
             return self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:

@@ -20,6 +20,9 @@ from agentbox.models import Enforcement, Layer
 from tests.integration.commands import Finished, agentbox
 from tests.running_server import clean_environment
 
+# Enough for what is said of any backend; all of them are examined once, by `examined`.
+BOTH = ("--backend", "jail", "--backend", "subprocess")
+
 
 @pytest.fixture(scope="module")
 def examined(tmp_path_factory: pytest.TempPathFactory) -> Finished:
@@ -99,12 +102,13 @@ def test_backend_without_a_wall_is_said_to_enforce_nothing_of_files_and_network(
 
 
 def test_text_shows_each_backend_its_enforcement_and_a_verdict(tmp_path: Path) -> None:
-    done = agentbox("doctor", cwd=tmp_path)
+    done = agentbox("doctor", *BOTH, cwd=tmp_path)
     lines = done.stdout.splitlines()
     assert any(line.startswith("jail: ") and line.endswith("(default)") for line in lines)
     assert any(line.startswith("subprocess: ") for line in lines)
     assert any(line.startswith("  enforces filesystem=") for line in lines)
-    assert lines[-1].startswith("jail ")
+    assert lines[-2].startswith("jail ")
+    assert lines[-1] == "subprocess is ready: `agentbox serve --backend subprocess --allow-unisolated` uses it."
     assert "\r" not in done.stdout + done.stderr, "progress is for terminals"
 
 
@@ -112,7 +116,7 @@ def test_terminal_sees_what_is_being_checked_and_then_only_the_report(tmp_path: 
     terminal, side = pty.openpty()
     with open(terminal, "rb", buffering=0) as shown:
         process = subprocess.Popen(
-            [sys.executable, "-m", "agentbox.cli.main", "doctor"],
+            [sys.executable, "-m", "agentbox.cli.main", "doctor", *BOTH],
             env=clean_environment({}),
             cwd=tmp_path,
             stdin=subprocess.DEVNULL,
@@ -125,6 +129,16 @@ def test_terminal_sees_what_is_being_checked_and_then_only_the_report(tmp_path: 
     assert "jail: running its self-check" in progress
     assert progress.endswith("\r\x1b[K"), "the line is removed"
     assert b"running its self-check" not in report
+
+
+def test_only_backends_that_are_named_are_examined_and_decide_the_exit_code(tmp_path: Path) -> None:
+    done = agentbox("doctor", "--json", "--backend", "subprocess", cwd=tmp_path)
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["backends"].keys() == {"subprocess"}
+    assert agentbox("doctor", *BOTH, cwd=tmp_path, environment={"AGENTBOX_PYTHON": "/nowhere/python"}).exit_code == 2
+    unknown = agentbox("doctor", "--backend", "jial", cwd=tmp_path)
+    assert unknown.exit_code == 2
+    assert "jial is no backend; there are jail, " in unknown.stderr
 
 
 def test_bad_setting_is_named(tmp_path: Path) -> None:
@@ -143,6 +157,6 @@ def test_report_names_the_interpreters_and_what_control_groups_hold(examined: Fi
 
 
 def test_a_missing_interpreter_is_named_with_the_way_to_get_it(tmp_path: Path) -> None:
-    done = agentbox("doctor", cwd=tmp_path, environment={"AGENTBOX_NODE": "/nowhere/node"})
+    done = agentbox("doctor", *BOTH[2:], cwd=tmp_path, environment={"AGENTBOX_NODE": "/nowhere/node"})
     assert "AGENTBOX_NODE=/nowhere/node: no such program" in done.stdout
     assert "fix: give the absolute path of an interpreter" in done.stdout

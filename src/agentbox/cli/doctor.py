@@ -25,30 +25,42 @@ NAME_WIDTH = 30
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
-def doctor(as_json: bool) -> None:
+@click.option(
+    "--backend",
+    "named",
+    multiple=True,
+    metavar="NAME",
+    help="Examine this backend alone; may be given again. The exit code is then about those named.",
+)
+def doctor(as_json: bool, named: tuple[str, ...]) -> None:
     """Show what each backend needs, what is missing, and what it enforces here."""
     import asyncio
 
     from agentbox.engine.inspection import explain_limits, explain_pool, inspect_backends, inspect_interpreters
-    from agentbox.isolation.registry import DEFAULT
+    from agentbox.isolation.registry import BACKENDS, DEFAULT
 
+    unknown = [name for name in named if name not in BACKENDS]
+    if unknown:
+        raise click.BadParameter(f"{unknown[0]} is no backend; there are {', '.join(BACKENDS)}", param_hint="--backend")
     with errors_are_lines():
         settings = load_settings()
         default = DEFAULT if settings.sandbox_backend == "auto" else settings.sandbox_backend
         progress = Progress()
         try:
             reports, gateways = asyncio.run(
-                inspect_backends(settings, lambda name: progress.show(f"{name}: running its self-check ..."))
+                inspect_backends(settings, named, lambda name: progress.show(f"{name}: running its self-check ..."))
             )
             warm_pool = asyncio.run(explain_pool(settings))
         finally:
             progress.clear()
         host = Host(inspect_interpreters(settings), explain_limits(), gateways, warm_pool)
-    usable = any(report.usable for report in reports if report.backend == default)
+    asked = named or (default,)
+    usable = all(report.usable for report in reports if report.backend in asked)
     if as_json:
         click.echo(json.dumps(_as_json(reports, host, default, usable), indent=2))
     else:
-        click.echo(_as_text(reports, host, default, usable))
+        verdicts = [_verdict(report, default) for report in reports if report.backend in asked]
+        click.echo("\n".join([*_lines(reports, host, default), *verdicts]))
     sys.exit(exit_codes.OK if usable else exit_codes.FAILURE)
 
 
@@ -87,7 +99,7 @@ def _gateway_as_json(found: GatewayReport) -> dict[str, Any]:
     return {"available": found.usable, **fields}
 
 
-def _as_text(reports: list[Report], host: Host, default: str, usable: bool) -> str:
+def _lines(reports: list[Report], host: Host, default: str) -> list[str]:
     lines = [f"agentbox {agentbox.__version__} on {platform.system()} {platform.release()} {platform.machine()}", ""]
     for report in reports:
         lines += [*_backend_lines(report, default), ""]
@@ -98,12 +110,17 @@ def _as_text(reports: list[Report], host: Host, default: str, usable: bool) -> s
         lines.append(_row("MISSING" if found.problem else "OK", found.language, found.problem or _version(found)))
         if found.fix:
             lines.append(f"           fix: {found.fix}")
-    lines += ["", host.control_groups, host.warm_pool, ""]
-    if usable:
-        lines.append(f"{default} is ready: `agentbox serve` will use it.")
-    else:
-        lines.append(f"{default} cannot be used here: see the lines marked MISSING or FAILED above.")
-    return "\n".join(lines)
+    return [*lines, "", host.control_groups, host.warm_pool, ""]
+
+
+def _verdict(report: Report, default: str) -> str:
+    name = report.backend
+    if not report.usable:
+        return f"{name} cannot be used here: see the lines marked MISSING or FAILED above."
+    if name == default:
+        return f"{name} is ready: `agentbox serve` will use it."
+    permission = " --allow-unisolated" if name in WITHOUT_A_WALL else ""
+    return f"{name} is ready: `agentbox serve --backend {name}{permission}` uses it."
 
 
 def _version(found: InterpreterReport) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 
 from agentbox.config import Settings
 from agentbox.engine.gateway_check import GatewayReport, inspect_gateway
@@ -38,10 +38,10 @@ class InterpreterReport:
 
 
 async def inspect_backends(
-    settings: Settings, on_begin: Callable[[str], None]
+    settings: Settings, names: Collection[str], on_begin: Callable[[str], None]
 ) -> tuple[list[Report], list[GatewayReport]]:
-    """The report of every backend, in the order of the registry, and of the way out of those that hold the network;
-    `on_begin` gets a backend's name before its checks run.
+    """The reports of the backends with these names, of all when there are none, in the order of the registry, and of
+    the way out of those that hold the network; `on_begin` gets a backend's name before its checks run.
 
     Asking for a diagnosis runs only our own code, so no backend needs a permission. Raises ConfigError when the
     configured Python cannot be used.
@@ -52,7 +52,7 @@ async def inspect_backends(
     reports: list[Report] = []
     gateways: list[GatewayReport] = []
     try:
-        for name in registry.BACKENDS:
+        for name in [name for name in registry.BACKENDS if name in names or not names]:
             on_begin(name)
             try:
                 backend = registry.make(name, facilities)
