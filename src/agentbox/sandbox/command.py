@@ -206,9 +206,11 @@ class Command:
             return False
         return True
 
-    async def more(self, offset: int) -> None:
-        """Wait until its stdout is longer than `offset`, or it has ended and its output is closed."""
-        while self.stdout.total <= offset and not self._closed.is_set():
+    async def more(self, offset: int, *, error: bool = False) -> None:
+        """Wait until its stdout (its stderr for `error`) is longer than `offset`, or it has ended and its output is
+        closed."""
+        spool = self.stderr if error and self.stderr is not None else self.stdout
+        while spool.total <= offset and not self._closed.is_set():
             self._changed.clear()
             await self._changed.wait()
 

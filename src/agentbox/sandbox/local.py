@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Unpack
 
 from agentbox.config import Settings, load
@@ -26,6 +27,7 @@ from agentbox.sandbox.link import AgentLink
 from agentbox.sandbox.options import SandboxOptions
 from agentbox.sandbox.results import NOT_RUNNING, ShellResult, rejected
 from agentbox.sandbox.shell import Shell
+from agentbox.sandbox.spool import Spool
 from agentbox.sandbox.starting import Commands, StartFields
 from agentbox.sandbox.state import Place, SandboxDirectories
 from agentbox.sandbox.way_out import SandboxPolicy, read_policy
@@ -40,7 +42,7 @@ class LocalSandbox:
         self.editing = asyncio.Lock()
         self.bash_session = BashSession(self)
         self._policy: SandboxPolicy | None = read_policy(options.policy) if options.policy is not None else None
-        self._commands = Commands(self.link, self._spools, options.limits.max_output_bytes)
+        self._commands = Commands(self.link, self._make_spool, self._began)
         self._shell = Shell(self._commands.start_in_shell, options.exec_timeout)
         self._lifetime = Lifetime(options.idle_timeout, options.max_lifetime, self._commands.busy, self._expire)
         self._settings: Settings | None = None
@@ -63,7 +65,7 @@ class LocalSandbox:
             if self._place is not None:
                 return
             settings, _ = load()
-            directories = SandboxDirectories(settings.resolved_state_dir())
+            directories = self._make_directories(settings.resolved_state_dir())
             shared = grounds()
             try:
                 facilities = await shared.enter(settings)
@@ -161,9 +163,19 @@ class LocalSandbox:
         user = self.options.user
         return {"HOME": HOME, "USER": user, "LOGNAME": user, "LANG": "C.UTF-8", **self.options.env}
 
-    def _spools(self) -> str:
+    # ---- what another owner of boxes does otherwise
+
+    def _make_directories(self, state: Path) -> SandboxDirectories:
+        """Where its directories are made."""
+        return SandboxDirectories(state)
+
+    def _make_spool(self) -> Spool:
+        """A place for one stream of a command's output."""
         assert self._place is not None
-        return self._place.spools
+        return Spool(self._place.spools, self.options.limits.max_output_bytes)
+
+    def _began(self, command: Command) -> None:
+        """A command has started."""
 
     async def _expire(self, why: str) -> None:
         async with self._changing:

@@ -34,13 +34,18 @@ class StartFields(TypedDict, total=False):
 
 
 class Commands:
-    """Those that run, and the last that have ended. `link` gives the stream to the agent, `spools` the directory of
-    long output, of which `spool_bytes` are kept for each command."""
+    """Those that run, and the last that have ended. `link` gives the stream to the agent, `make_spool` a place for one
+    stream of output; `began` is told of each that has started."""
 
-    def __init__(self, link: Callable[[], Awaitable[AgentLink]], spools: Callable[[], str], spool_bytes: int) -> None:
+    def __init__(
+        self,
+        link: Callable[[], Awaitable[AgentLink]],
+        make_spool: Callable[[], Spool],
+        began: Callable[[Command], None] = lambda _: None,
+    ) -> None:
         self._link = link
-        self._spools = spools
-        self._spool_bytes = spool_bytes
+        self._make_spool = make_spool
+        self._began = began
         self._known: dict[int, Command] = {}
 
     @property
@@ -107,7 +112,6 @@ class Commands:
         if not argv:
             raise ValueError("an empty command")
         link = await self._link()
-        spools = self._spools()
         flags = StartFlag.NONE
         if stdin is not False:
             flags |= StartFlag.STDIN
@@ -117,8 +121,8 @@ class Commands:
             flags |= StartFlag.MERGED
         command = Command(
             argv,
-            Spool(spools, self._spool_bytes),
-            None if flags & StartFlag.MERGED else Spool(spools, self._spool_bytes),
+            self._make_spool(),
+            None if flags & StartFlag.MERGED else self._make_spool(),
         )
         environment: dict[str, str | None] = dict(env or {})
         if terminal is not None:
@@ -144,6 +148,7 @@ class Commands:
                 link.forget(number)
             command.close()
             raise
+        self._began(command)
         return command
 
     def _keep(self, command: Command) -> None:
