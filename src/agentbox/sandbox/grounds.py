@@ -59,7 +59,7 @@ class Grounds:
         """One sandbox more; the settings of the first hold for all. Raises IsolationError, OSError."""
         async with self._lock:
             if self._facilities is None:
-                facilities = await Facilities.open()
+                facilities = Facilities(cgroups=await asyncio.to_thread(_GROUPS.take))
                 furnish(facilities, settings)
                 self._facilities = facilities
             self._users += 1
