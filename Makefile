@@ -18,6 +18,7 @@ VENV := .venv
 S1_VENV := .venv-s1
 S3_VENV := .venv-s3
 RIVALS_VENV := .venv-rivals
+TYPESCRIPT := sdks/typescript
 SCIENCE_VENV := .venv-science
 # Seconds for each parser in `make test`; `make fuzz` runs far longer.
 FUZZ_SLICE := 8
@@ -37,7 +38,7 @@ help: ## list the targets
 serve: $(VENV)/.server ## start the API on 127.0.0.1:8080 (AGENTBOX_* settings and SERVE_ARGS="--port 8081" apply)
 	@exec $(VENV)/bin/agentbox serve $(SERVE_ARGS)
 
-test: system-packages $(VENV)/.dev vm-kernel docker-image $(S1_VENV)/.ready $(SCIENCE_VENV)/.ready ## install what the tests need and run all of them
+test: system-packages $(VENV)/.dev vm-kernel docker-image $(S1_VENV)/.ready $(SCIENCE_VENV)/.ready $(TYPESCRIPT)/node_modules/.ready ## install what the tests need and run all of them
 	@export AGENTBOX_TEST_S1_PYTHON="$(CURDIR)/$(S1_VENV)/bin/python"; \
 	export AGENTBOX_TEST_SCIENCE_PYTHON="$(CURDIR)/$(SCIENCE_VENV)/bin/python"; \
 	if [ -n "$(PYTEST_ARGS)" ]; then exec $(VENV)/bin/pytest -ra $(PYTEST_ARGS); fi; \
@@ -83,11 +84,13 @@ judges: ## let others' conformance suites judge sandboxes; JUDGED=gvisor for ano
 	.venv-judges/bin/pip install -q . inspect_ai 'deepagents==0.6.12' langchain-tests pytest pytest-asyncio
 	.venv-judges/bin/python -m pytest -q --noconftest tests/judges/inspect_checks.py tests/judges/deepagents_checks.py
 
-docs: $(VENV)/.dev ## write the parts of the documentation that follow from the code
+docs: $(VENV)/.dev ## write the parts of the documentation, and the types of the TypeScript package, that follow from the code
 	$(VENV)/bin/python -m tests.docs.render
+	$(VENV)/bin/python -m tests.typescript
 
 clean: ## remove the virtual environments and everything else that was built
-	rm -rf $(VENV) $(S1_VENV) $(S3_VENV) $(RIVALS_VENV) $(SCIENCE_VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(S1_VENV) $(S3_VENV) $(RIVALS_VENV) $(SCIENCE_VENV) $(addprefix $(TYPESCRIPT)/,node_modules build dist)
+	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A virtual environment of the first Python that is new enough, or a message that says what to install.
@@ -138,6 +141,14 @@ $(SCIENCE_VENV)/.ready: requirements/science.txt requirements/find-python
 	@$(call make-venv,$(SCIENCE_VENV))
 	@$(SCIENCE_VENV)/bin/python -m pip install $(PIP_FLAGS) -r requirements/science.txt
 	@touch $@
+
+# The compiler of the TypeScript package; what is missing without npm, its tests say.
+$(TYPESCRIPT)/node_modules/.ready: $(TYPESCRIPT)/package.json $(TYPESCRIPT)/package-lock.json | system-packages
+	@if command -v npm >/dev/null; then \
+		echo "agentbox: installing the compiler of $(TYPESCRIPT) (first time only)"; \
+		npm ci --prefix $(TYPESCRIPT) --ignore-scripts --no-audit --no-fund --loglevel error >/dev/null; \
+		touch $@; \
+	fi
 
 system-packages:
 	@bash requirements/install-system-packages requirements/system.txt
