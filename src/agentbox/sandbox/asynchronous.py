@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from agentbox.models import Enforcement, Limits
+from agentbox.models import Denial, Enforcement, Limits
 from agentbox.sandbox.core import SandboxCommand, SandboxCore, SandboxFiles
 from agentbox.sandbox.fetching import Fetched
 from agentbox.sandbox.local import LocalSandbox
@@ -27,6 +27,8 @@ class AsyncSandbox:
     name of one that is kept, or a directory of the host; it is /work and /root. `env` are variables of every command.
     `user` is "agent", or "root" of the box. After `idle_timeout` seconds without a call and without a running command,
     and `max_lifetime` seconds after its start, the box ends. `spool_bytes` is how much of one command's output is kept.
+    `trace` is the path of its trace, True for one that is kept in the state directory, False for none; by default it is
+    kept where the workspace is.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class AsyncSandbox:
         idle_timeout: float | None = None,
         max_lifetime: float | None = None,
         spool_bytes: int = DEFAULT_BYTES,
+        trace: bool | str | os.PathLike[str] | None = None,
     ) -> None:
         self.options: SandboxOptions = read_options(
             image=image,
@@ -62,6 +65,7 @@ class AsyncSandbox:
             idle_timeout=idle_timeout,
             max_lifetime=max_lifetime,
             spool_bytes=spool_bytes,
+            trace=trace,
         )
         self.core: SandboxCore = LocalSandbox(self.options)
 
@@ -192,9 +196,14 @@ class AsyncSandbox:
         return self.core.enforcement
 
     @property
-    def denials(self) -> tuple[tuple[str, str], ...]:
-        """What the gateway refused, the last thousand: target and reason. Empty without a policy."""
+    def denials(self) -> tuple[Denial, ...]:
+        """What was refused, the last thousand. Empty without a policy."""
         return self.core.denials
+
+    @property
+    def trace(self) -> str | None:
+        """The file of its trace, on the host that has the box; None where there is none."""
+        return self.core.trace
 
     @property
     def limits(self) -> Limits:

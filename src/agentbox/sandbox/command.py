@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from agentbox.errors import SandboxError
 from agentbox.sandbox import frames
+from agentbox.sandbox.command_record import CommandRecord
 from agentbox.sandbox.frames import FrameError, ToAgent, ToHost
 from agentbox.sandbox.link import AgentLink
 from agentbox.sandbox.spool import Spool
@@ -42,6 +43,8 @@ class Command:
         self.stderr = stderr
         self.last_output = self.started = time.monotonic()
         self.number = 0
+        # What becomes of it is told to this, where its sandbox has a trace.
+        self.record: CommandRecord | None = None
         self._link: AgentLink | None = None
         self._ended_at: float | None = None
         self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -85,6 +88,8 @@ class Command:
         if kind is ToHost.STDOUT or kind is ToHost.STDERR:
             spool = self.stdout if kind is ToHost.STDOUT or self.stderr is None else self.stderr
             spool.append(payload)
+            if self.record is not None:
+                self.record.wrote(payload, error=spool is not self.stdout)
             self.last_output = time.monotonic()
             self._linked.taken(self.number, len(payload))
             self._changed.set()
@@ -118,6 +123,8 @@ class Command:
         self.cpu_ms = cpu_us / 1000
         self.max_memory_bytes = rss
         self._end(code)
+        if self.record is not None:
+            self.record.ended(self)
 
     def _end(self, code: int) -> None:
         if self.exit_code is None:
@@ -135,6 +142,8 @@ class Command:
         self._linked.forget(self.number)
         self._closed.set()
         self._over.set()
+        if self.record is not None:
+            self.record.over(self)
         self._changed.set()
         if self._killed is not None and not self._killed.done():
             self._killed.set_result(0)
@@ -150,6 +159,7 @@ class Command:
 
     def lose(self, why: str) -> None:
         """The agent is gone, and with it whatever this was."""
+        unended = self.exit_code is None and self.pid is not None
         if self.exit_code is None:
             self.lost = why
             self.signal = _SIGKILL
@@ -157,6 +167,8 @@ class Command:
                 self._begun.set_exception(SandboxError(f"the command was lost before it started: {why}"))
                 self._begun.exception()
         self._end(128 + _SIGKILL)
+        if unended and self.record is not None:
+            self.record.ended(self)
         self._finish()
 
     @property
@@ -175,6 +187,11 @@ class Command:
     def over(self) -> bool:
         """Whether nothing that it started runs any more, in the background or not."""
         return self._over.is_set()
+
+    @property
+    def output_closed(self) -> bool:
+        """Whether nobody holds its output any more, so that no more of it comes."""
+        return self._closed.is_set()
 
     @property
     def elapsed_seconds(self) -> float:
@@ -241,6 +258,8 @@ class Command:
             piece = view[: min(_STDIN_PIECE_BYTES, self._input_room)]
             self._input_room -= len(piece)
             self._linked.send(frames.frame(ToAgent.STDIN, self.number, bytes(piece)))
+            if self.record is not None:
+                self.record.was_sent(len(piece))
             view = view[len(piece) :]
 
     def close_stdin(self) -> None:
@@ -254,6 +273,8 @@ class Command:
     def send_signal(self, number: int) -> None:
         """Send a signal to its process group."""
         self._linked.send(frames.frame(ToAgent.SIGNAL, self.number, bytes([number])))
+        if self.record is not None:
+            self.record.signalled(number, self.pid)
 
     async def kill(self, grace_seconds: float = DEFAULT_GRACE_SECONDS) -> int:
         """End it with everything that it started: TERM, and KILL to what is left after the grace. Returns how many
@@ -263,6 +284,7 @@ class Command:
         if self._killed is None or self._killed.done():
             self._killed = asyncio.get_running_loop().create_future()
         self._linked.send(frames.number(ToAgent.KILL, self.number, round(grace_seconds * 1000)))
+        left: int | None = None
         try:
             async with asyncio.timeout(grace_seconds + _KILL_MARGIN_SECONDS):
                 left = await asyncio.shield(self._killed)
@@ -272,6 +294,9 @@ class Command:
             raise SandboxError(
                 "the agent in the box does not confirm that the command has ended", hint="reset the sandbox"
             ) from None
+        finally:
+            if self.record is not None:
+                self.record.killed(grace_seconds, left, self.pid)
         return left
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Protocol, Unpack
 
-from agentbox.models import Enforcement
+from agentbox.models import Denial, Enforcement
 from agentbox.sandbox.fetching import Fetched
 from agentbox.sandbox.file_info import FileInfo
 from agentbox.sandbox.results import ShellResult
@@ -184,5 +184,9 @@ class SandboxCore(Protocol):
         """Which layer holds what."""
 
     @property
-    def denials(self) -> tuple[tuple[str, str], ...]:
-        """What the gateway refused: target and reason."""
+    def denials(self) -> tuple[Denial, ...]:
+        """What was refused."""
+
+    @property
+    def trace(self) -> str | None:
+        """The file of its trace."""

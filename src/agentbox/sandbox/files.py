@@ -14,6 +14,7 @@ from typing import Protocol
 from agentbox.errors import SandboxError
 from agentbox.isolation.durable import WORKSPACE
 from agentbox.sandbox.file_info import FileInfo
+from agentbox.sandbox.file_record import Note, recorded
 from agentbox.sandbox.link import AgentLink
 from agentbox.sandbox.operation import Operation
 
@@ -34,8 +35,10 @@ class Files:
     """Paths are absolute in the box, or relative to /work. All methods raise OSError with the path and errno as local
     files would (FileNotFoundError, IsADirectoryError, PermissionError, ENOSPC), and SandboxError."""
 
-    def __init__(self, sandbox: Linked) -> None:
+    def __init__(self, sandbox: Linked, note: Note = lambda *_: None) -> None:
+        """`note` gets what is to be recorded."""
         self._sandbox = sandbox
+        self._note = note
 
     async def _operate(self, *argv: str, stdin: bool = False, user: str = "") -> Operation:
         if any("\0" in word for word in argv):
@@ -44,9 +47,13 @@ class Files:
 
     async def stream(self, path: str, *, offset: int = 0, length: int = -1, user: str = "") -> AsyncIterator[bytes]:
         """A file's bytes, piece by piece; `length` -1 is up to its end."""
-        operation = await self._operate("read", _absolute(path), str(offset), str(length), user=user)
-        async for piece in operation.pieces():
-            yield piece
+        target = _absolute(path)
+        asked = {"path": target, "user": user, "offset": offset or None, "length": length if length >= 0 else None}
+        with recorded(self._note, "file.read", asked) as record:
+            operation = await self._operate("read", target, str(offset), str(length), user=user)
+            async for piece in operation.pieces():
+                record.passed(piece)
+                yield piece
 
     async def read(self, path: str, *, offset: int = 0, length: int = -1, max_bytes: int = -1, user: str = "") -> bytes:
         """A file's bytes. Raises OSError (EFBIG) when there are more than `max_bytes`, -1 for no bound."""
@@ -74,27 +81,38 @@ class Files:
         """Write a file, with its parents. `how` is "replace" (all at once: nobody sees half of it), "append" or "new"
         (FileExistsError). `mode` are permission bits; None keeps those of a file that exists."""
         octal = "-" if mode is None else f"{mode & 0o777:o}"
-        operation = await self._operate("write", _absolute(path), octal, how, stdin=True, user=user)
-        try:
-            if isinstance(data, str):
-                await operation.send(data.encode())
-            elif isinstance(data, bytes | bytearray | memoryview):
-                await operation.send(bytes(data))
-            elif isinstance(data, AsyncIterable):
-                async for piece in data:
-                    await operation.send(piece)
-            else:
-                for piece in data:
-                    await operation.send(piece)
-        except BaseException:
-            operation.abandon()
-            raise
-        await operation.finish()
+        target = _absolute(path)
+        asked = {"path": target, "user": user, "how": how, "mode": None if mode is None else octal}
+        with recorded(self._note, "file.write", asked) as record:
+            operation = await self._operate("write", target, octal, how, stdin=True, user=user)
+
+            async def send(piece: bytes) -> None:
+                record.passed(piece)
+                await operation.send(piece)
+
+            try:
+                if isinstance(data, str):
+                    await send(data.encode())
+                elif isinstance(data, bytes | bytearray | memoryview):
+                    await send(bytes(data))
+                elif isinstance(data, AsyncIterable):
+                    async for piece in data:
+                        await send(piece)
+                else:
+                    for piece in data:
+                        await send(piece)
+            except BaseException:
+                operation.abandon()
+                raise
+            await operation.finish()
 
     async def list(self, path: str = ".", *, depth: int = 1, user: str = "") -> list[FileInfo]:
         """What is in a directory, by path; `depth` -1 is all below it, 256 levels deep at most."""
-        operation = await self._operate("list", _absolute(path), str(depth or 1), user=user)
-        found = await _entries(operation)
+        target = _absolute(path)
+        with recorded(self._note, "file.list", {"path": target, "depth": depth, "user": user}) as record:
+            operation = await self._operate("list", target, str(depth or 1), user=user)
+            found = await _entries(operation)
+            record.found(entries=len(found))
         return sorted(found, key=lambda one: one.path)
 
     async def info(self, path: str, *, user: str = "") -> FileInfo:
@@ -125,7 +143,13 @@ class Files:
         await self._simple("rename", _absolute(path), _absolute(to), user=user)
 
     async def _simple(self, *argv: str, user: str) -> None:
-        await (await self._operate(*argv, user=user)).finish(end_input=False)
+        named = {"path": argv[1]}
+        if argv[0] == "rename":
+            named["to"] = argv[2]
+        elif argv[0] == "mkdir":
+            named["mode"] = argv[2]
+        with recorded(self._note, f"file.{argv[0]}", {**named, "user": user}):
+            await (await self._operate(*argv, user=user)).finish(end_input=False)
 
     async def download(self, path: str, to: str | os.PathLike[str]) -> int:
         """Copy a file or a directory to a path of the host, which must not exist. Links and what is no file are left

@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
+import agentbox
 from agentbox.config import Settings, load
-from agentbox.errors import AgentboxError, SandboxError, SandboxGoneError
+from agentbox.engine.run_trace import NO_POLICY_SHA256
+from agentbox.errors import AgentboxError, SandboxError, SandboxGoneError, TraceError
 from agentbox.isolation.durable import HOME, WORKSPACE, DurableBackend, DurableBox, DurableRequest, agent_commands
 from agentbox.isolation.durable_registry import make_durable, preferred
 from agentbox.linux.cgroup_owners import owner_name
-from agentbox.models import Confinement, Enforcement
+from agentbox.models import Confinement, Denial, Enforcement, Limits
+from agentbox.records import asdict
 from agentbox.sandbox import tools
 from agentbox.sandbox.bash_tool import BashSession
 from agentbox.sandbox.command import Command
@@ -25,12 +29,18 @@ from agentbox.sandbox.grounds import Grounds, grounds
 from agentbox.sandbox.lifetime import Lifetime
 from agentbox.sandbox.link import AgentLink
 from agentbox.sandbox.options import SandboxOptions
+from agentbox.sandbox.recording import Recording
 from agentbox.sandbox.results import NOT_RUNNING, ShellResult, rejected
 from agentbox.sandbox.shell import Shell
 from agentbox.sandbox.spool import Spool
 from agentbox.sandbox.starting import Commands, StartFields
 from agentbox.sandbox.state import Place, SandboxDirectories
+from agentbox.sandbox.trace_files import TraceFile, make_room, trace_file
 from agentbox.sandbox.way_out import SandboxPolicy, read_policy
+from agentbox.trace.background import Subject, TraceLog
+from agentbox.trace.keys import KeyStore
+
+_log = logging.getLogger("agentbox.sandbox")
 
 
 class LocalSandbox:
@@ -38,11 +48,13 @@ class LocalSandbox:
 
     def __init__(self, options: SandboxOptions) -> None:
         self.options = options
-        self.files = Files(self)
+        self.files = Files(self, lambda op, args: self.recording.note(op, args))
         self.editing = asyncio.Lock()
         self.bash_session = BashSession(self)
         self._policy: SandboxPolicy | None = read_policy(options.policy) if options.policy is not None else None
-        self._commands = Commands(self.link, self._make_spool, self._began)
+        self.recording = Recording()
+        self._trace_file: TraceFile | None = None
+        self._commands = Commands(self.link, self._make_spool, self._began, lambda facts: self.recording.command(facts))
         self._shell = Shell(self._commands.start_in_shell, options.exec_timeout)
         self._lifetime = Lifetime(options.idle_timeout, options.max_lifetime, self._commands.busy, self._expire)
         self._settings: Settings | None = None
@@ -56,6 +68,7 @@ class LocalSandbox:
         self._opening = asyncio.Lock()
         self._python_only = False
         self._expired = ""
+        self._failing: asyncio.Future[None] | None = None
 
     # ---- life
 
@@ -80,9 +93,13 @@ class LocalSandbox:
                     self._settings, self._grounds = settings, shared
                     self._backend, self._directories, self._place = backend, directories, place
                     try:
+                        begun = await self._begin_trace(settings, place)
                         await self._build()
+                        await begun
+                        self._tell_start()
                     except BaseException:
                         await self._raze()
+                        await self._end_trace()
                         self._place = None
                         await asyncio.to_thread(directories.remove, place)
                         raise
@@ -107,6 +124,7 @@ class LocalSandbox:
                 return
             self._lifetime.end()
             await self._raze()
+            await self._end_trace()
             self._commands.close()
             if self._directories is not None:
                 await asyncio.to_thread(self._directories.remove, place)
@@ -118,9 +136,11 @@ class LocalSandbox:
         async with self._changing:
             if self._place is None:
                 raise SandboxError(NOT_RUNNING, hint="start it first")
+            self.record("reset", {})
             await self._raze()
             try:
                 await self._build()
+                self._tell_start()
             except (AgentboxError, OSError) as error:
                 raise SandboxError(f"failed to start sandbox: {error}", hint=getattr(error, "hint", "")) from error
             self._expired = ""
@@ -141,6 +161,7 @@ class LocalSandbox:
         if self._policy is not None:
             assert self._grounds is not None
             assert self._settings is not None
+            self._policy.on_event = self.recording.gated
             request = await self._policy.attach(request, self._backend, self._grounds.egress(self._settings))
         self._box = await self._backend.launch_durable(request)
         if self._policy is not None:
@@ -181,7 +202,65 @@ class LocalSandbox:
         async with self._changing:
             if self._place is not None:
                 self._expired = why
+                self.record("gone", {"why": why})
                 await self._raze()
+
+    # ---- its trace
+
+    def record(self, op: str, args: Mapping[str, Any]) -> None:
+        """Write `sandbox.OP` into the trace, where there is one. Does not wait and does not raise; `args` are not
+        changed any more."""
+        self.recording.note(f"sandbox.{op}", args)
+
+    async def _begin_trace(self, settings: Settings, place: Place) -> Awaitable[None]:
+        """Have the trace begun; what this gives is to be waited for, and raises TraceError."""
+        state = settings.resolved_state_dir()
+        keys = KeyStore(settings.trace_key_dir())
+        self._trace_file = file = await asyncio.to_thread(trace_file, state, place, self.options.trace)
+        policy_sha256 = self._policy.policy_sha256 if self._policy is not None else NO_POLICY_SHA256
+        if file is None:
+            self.recording = Recording()
+            return asyncio.sleep(0)
+        if file.kept:
+            await asyncio.to_thread(make_room, state, keys)
+        details = {"agentbox": agentbox.__version__, "sandbox": place.name, "policy": self._policy is not None}
+        loop = asyncio.get_running_loop()
+
+        def failed(error: TraceError) -> None:
+            loop.call_soon_threadsafe(self._trace_failed, error)
+
+        log = TraceLog(Subject(file.path, policy_sha256, details), keys, failed)
+        self.recording = Recording(log)
+        return asyncio.wrap_future(log.open())
+
+    def _tell_start(self) -> None:
+        assert self._box is not None
+        options = self.options
+        facts = {
+            "backend": self.backend,
+            "image": options.image,
+            "user": options.user,
+            "workspace": "kept" if self._place is not None and self._place.kept else "own",
+            "limits": {name: getattr(options.limits, name) for name in Limits.__dataclass_fields__},
+            "idle_timeout": options.idle_timeout,
+            "max_lifetime": options.max_lifetime,
+            "enforcement": asdict(self._box.enforcement),
+            "env": sorted(self._base_environment()),
+        }
+        self.record("start", {name: value for name, value in facts.items() if value is not None})
+
+    def _trace_failed(self, error: TraceError) -> None:
+        """Nothing more can be recorded: a sandbox whose trace was asked for must not go on without."""
+        if self._trace_file is not None and self._trace_file.kept:
+            self._failing = asyncio.ensure_future(self._expire(f"nothing more can be recorded: {error.message}"))
+        else:
+            _log.warning("sandbox %s is not recorded any more: %s", self.container_id, error.message)
+
+    async def _end_trace(self) -> None:
+        self.record("end", {})
+        await self.recording.seal()
+        if self.recording.log is not None and self._trace_file is not None and not self._trace_file.kept:
+            self.recording.log.forget()
 
     # ---- the agent
 
@@ -262,7 +341,9 @@ class LocalSandbox:
 
     async def dispatch(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Answer a model's call of one of its tools; see tools.dispatch."""
-        return await tools.dispatch(self, name, arguments)
+        answer = await tools.dispatch(self, name, arguments)
+        self.recording.note("tool.call", {"tool": name, "characters": len(answer)})
+        return answer
 
     async def fetch_workspace(self, to: str | os.PathLike[str]) -> Fetched:
         """Copy the workspace's files and directories to a new directory of the host, also when the box is gone. Links
@@ -299,6 +380,11 @@ class LocalSandbox:
         return self._box.enforcement if self._box is not None else Enforcement()
 
     @property
-    def denials(self) -> tuple[tuple[str, str], ...]:
-        """What the gateway refused, the last thousand: target and reason. Empty without a policy."""
-        return tuple(self._policy.denials) if self._policy is not None else ()
+    def denials(self) -> tuple[Denial, ...]:
+        """What was refused, the last thousand. Empty without a policy."""
+        return self.recording.denials
+
+    @property
+    def trace(self) -> str | None:
+        """The file of its trace, None where there is none."""
+        return self.recording.path

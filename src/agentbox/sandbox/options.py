@@ -32,6 +32,7 @@ class SandboxOptions:
     user: str
     idle_timeout: float | None
     max_lifetime: float | None
+    trace: bool | str | os.PathLike[str] | None = None
 
 
 def read_options(
@@ -50,6 +51,7 @@ def read_options(
     idle_timeout: float | None = None,
     max_lifetime: float | None = None,
     spool_bytes: int = DEFAULT_BYTES,
+    trace: bool | str | os.PathLike[str] | None = None,
 ) -> SandboxOptions:
     """The options that these arguments say. Raises SandboxError."""
     if user not in ("agent", "root"):
@@ -65,5 +67,15 @@ def read_options(
         max_output_bytes=spool_bytes,
     )
     return SandboxOptions(
-        limits, image, exec_timeout, backend, policy, workspace, dict(env or {}), user, idle_timeout, max_lifetime
+        limits,
+        image,
+        exec_timeout,
+        backend,
+        policy,
+        workspace,
+        dict(env or {}),
+        user,
+        idle_timeout,
+        max_lifetime,
+        trace,
     )

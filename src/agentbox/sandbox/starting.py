@@ -7,12 +7,13 @@ import contextlib
 import errno
 import posixpath
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from agentbox.errors import SandboxError
 from agentbox.isolation.durable import WORKSPACE
 from agentbox.sandbox import frames
 from agentbox.sandbox.command import Command
+from agentbox.sandbox.command_record import CommandRecord
 from agentbox.sandbox.frames import StartFlag
 from agentbox.sandbox.link import AgentLink
 from agentbox.sandbox.spool import Spool
@@ -35,17 +36,19 @@ class StartFields(TypedDict, total=False):
 
 class Commands:
     """Those that run, and the last that have ended. `link` gives the stream to the agent, `make_spool` a place for one
-    stream of output; `began` is told of each that has started."""
+    stream of output; `began` is told of each that has started, `record` of each before it is."""
 
     def __init__(
         self,
         link: Callable[[], Awaitable[AgentLink]],
         make_spool: Callable[[], Spool],
         began: Callable[[Command], None] = lambda _: None,
+        record: Callable[[Mapping[str, Any]], CommandRecord | None] = lambda _: None,
     ) -> None:
         self._link = link
         self._make_spool = make_spool
         self._began = began
+        self._record = record
         self._known: dict[int, Command] = {}
 
     @property
@@ -127,6 +130,16 @@ class Commands:
         environment: dict[str, str | None] = dict(env or {})
         if terminal is not None:
             environment.setdefault("TERM", "xterm-256color")
+        directory = posixpath.normpath(posixpath.join(WORKSPACE, cwd or ""))
+        facts = {
+            "argv": list(argv),
+            "cwd": directory,
+            "user": user or None,
+            "env": sorted(environment),
+            "stdin": stdin is not False,
+            "terminal": list(terminal) if terminal is not None else None,
+        }
+        command.record = self._record({name: value for name, value in facts.items() if value})
         number = command.begin(link)
         try:
             link.send(
@@ -135,14 +148,17 @@ class Commands:
                     argv,
                     flags=flags,
                     user=user or "",
-                    directory=posixpath.normpath(posixpath.join(WORKSPACE, cwd or "")),
+                    directory=directory,
                     environment=environment,
                     size=terminal or (0, 0),
                 )
             )
             self._keep(command)
             await command.begun()
-        except BaseException:
+        except BaseException as error:
+            if command.record is not None:
+                command.record.failed(error)
+                command.record = None
             self._known.pop(id(command), None)
             if command.over or command.pid is None:
                 link.forget(number)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from agentbox.models import Enforcement
+from agentbox.models import Denial, Enforcement
 from agentbox.sandbox.asynchronous import DEFAULT_IMAGE, AsyncSandbox
 from agentbox.sandbox.command import DEFAULT_GRACE_SECONDS
 from agentbox.sandbox.core import SandboxCommand
@@ -189,6 +189,7 @@ class Sandbox:
         idle_timeout: float | None = None,
         max_lifetime: float | None = None,
         spool_bytes: int = DEFAULT_BYTES,
+        trace: bool | str | os.PathLike[str] | None = None,
     ) -> None:
         async def make() -> AsyncSandbox:
             return AsyncSandbox(
@@ -206,6 +207,7 @@ class Sandbox:
                 idle_timeout=idle_timeout,
                 max_lifetime=max_lifetime,
                 spool_bytes=spool_bytes,
+                trace=trace,
             )
 
         self.asynchronous = call(make())
@@ -314,9 +316,14 @@ class Sandbox:
         return self.asynchronous.enforcement
 
     @property
-    def denials(self) -> tuple[tuple[str, str], ...]:
-        """What the gateway refused, the last thousand: target and reason."""
+    def denials(self) -> tuple[Denial, ...]:
+        """What was refused, the last thousand."""
         return self.asynchronous.denials
+
+    @property
+    def trace(self) -> str | None:
+        """The file of its trace, None where there is none."""
+        return self.asynchronous.trace
 
     @property
     def image(self) -> str | None:

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-from agentbox.egress.events import EgressEvent
+from agentbox.egress.events import OnEvent
 from agentbox.egress.rules import EgressRules
-from agentbox.engine.way_out import Egress, WayOut, target_of
+from agentbox.engine.way_out import Egress, WayOut
 from agentbox.errors import PolicyError
 from agentbox.isolation.durable import WORKSPACE, DurableBackend, DurableBox, DurableRequest
 from agentbox.policy.parser import parse
 from agentbox.records import replace
 
-_MAX_KEPT_DENIALS = 1000
 # What a durable box can hold of a policy; the rest would be weaker than it reads.
 _HELD = ("net",)
 
@@ -31,33 +30,28 @@ def read_policy(text: str) -> SandboxPolicy:
                 "its whole workspace to every program",
                 hint="a sandbox takes `net:` rules; use `agentbox run` or /v1/run for the others",
             )
-    return SandboxPolicy(EgressRules.of(policy))
+    return SandboxPolicy(EgressRules.of(policy), policy.policy_sha256)
 
 
 class SandboxPolicy:
-    """The rules, and the way out of the box that lives now. `denials` are what the gateway refused, the last thousand:
-    (target, reason)."""
+    """The rules, and the way out of the box that lives now. `on_event` gets what the gateway decides."""
 
-    def __init__(self, rules: EgressRules) -> None:
+    def __init__(self, rules: EgressRules, policy_sha256: str) -> None:
         self.rules = rules
-        self.denials: list[tuple[str, str]] = []
+        self.policy_sha256 = policy_sha256
+        self.on_event: OnEvent = lambda _: None
         self._way_out: WayOut | None = None
 
     async def attach(self, request: DurableRequest, backend: DurableBackend, egress: Egress) -> DurableRequest:
         """The request with a network that leads to the gateway. Raises IsolationError."""
         held = await backend.hold_network()
-        self._way_out = await egress.open(self.rules, self._note, held=held)
+        self._way_out = await egress.open(self.rules, lambda event: self.on_event(event), held=held)
         return replace(request, network=self._way_out.network)
 
     async def serve(self, box: DurableBox) -> None:
         """Begin to serve the box."""
         assert self._way_out is not None
         await self._way_out.serve(box.unix_listeners)
-
-    def _note(self, event: EgressEvent) -> None:
-        if not event.allowed:
-            self.denials.append((target_of(event), event.reason))
-            del self.denials[:-_MAX_KEPT_DENIALS]
 
     async def close(self) -> None:
         """End every connection."""

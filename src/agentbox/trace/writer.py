@@ -79,6 +79,7 @@ class TraceWriter:
         force_checkpoints: bool = True,
         force: Callable[[int], None] | None = None,
         descriptor: int | None = None,
+        ledger_seconds: float = CHECKPOINT_SECONDS,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         """Create `path`, which must not exist, and write the first record.
@@ -86,8 +87,8 @@ class TraceWriter:
         `max_bytes` bounds the file. Without `force_checkpoints` only the seal waits for the disk: a crash of the
         machine may take more, and a writer among many does not stop the others. With `force` the seal does not wait
         either: it gets the file's descriptor, which is then its own, before the ledger is told (syncing.py).
-        `descriptor` is the file where it was created before (files.py); it is this writer's from now on. `clock` gives
-        nanoseconds since 1970.
+        `descriptor` is the file where it was created before (files.py); it is this writer's from now on. The ledger is
+        told at most every `ledger_seconds` how long the trace is. `clock` gives nanoseconds since 1970.
         Raises TraceError.
         """
         self.path = path
@@ -98,6 +99,7 @@ class TraceWriter:
         self._max_bytes = max_bytes
         self._force_checkpoints = force_checkpoints
         self._force_later = force
+        self._note_microseconds = int(ledger_seconds * 1e6)
         self._clock = clock
         self._microseconds = 0
         self._head = record.GENESIS
@@ -134,6 +136,16 @@ class TraceWriter:
     def failed(self) -> bool:
         """Whether a write failed, so that nothing more can be recorded."""
         return self._failure is not None
+
+    @property
+    def written_bytes(self) -> int:
+        """How long the file is, what is not flushed left out."""
+        return self._written_bytes
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether nothing was recorded since the last signature."""
+        return not self._unsigned
 
     def append(
         self,
@@ -201,7 +213,7 @@ class TraceWriter:
             else:
                 self._unforced = True
                 self._expect_own_size()
-        if self._microseconds - self._noted_at >= _CHECKPOINT_MICROSECONDS:
+        if self._microseconds - self._noted_at >= self._note_microseconds:
             self._noted_at = self._microseconds
             self._note(sealed=False)
 

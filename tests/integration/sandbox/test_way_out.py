@@ -40,7 +40,7 @@ def test_a_rule_opens_what_it_names_and_nothing_else(make_sandbox: MakeSandbox, 
         assert sandbox.exec(["python3", "-c", ASK, address]).stdout == b"204\n"
         assert sandbox.exec(["python3", "-c", ASK, "http://other.test/"]).exit_code == 1
         assert sandbox.enforcement.network is Layer.GATEWAY
-        assert [target for target, _ in sandbox.denials][:1] == ["other.test"]
+        assert [denial.target for denial in sandbox.denials][:1] == ["other.test"]
         sandbox.reset()
         assert sandbox.exec(["python3", "-c", ASK, address]).stdout == b"204\n"
 
