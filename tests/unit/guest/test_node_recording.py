@@ -114,6 +114,20 @@ def test_the_order_of_ends_is_told_where_there_is_more_than_one(host: Host) -> N
     assert sorted(turns) in ([["async.turn", 2], ["async.turn", 3]],)
 
 
+def test_what_ended_alone_is_delivered_though_the_next_turn_is_of_what_it_begins() -> None:
+    if not (found := nodes()):
+        pytest.skip("needs node")
+    code = (
+        f"const {{ Turns }} = require({json.dumps(str(NODE_DIRECTORY / 'turns.cjs'))});"
+        "const order = [2, 3], tape = { replay: true, peek: () => order.length ? ['async.turn', order[0]] : undefined, call: () => order.shift() };"
+        "const turns = new Turns(tape), said = [], begin = (name, next = []) => { const n = turns.begin(); return () => turns.end(n, () => { said.push(name); next.forEach((go) => go()) }) };"
+        "const one = begin('one', [() => { const a = begin('three'), b = begin('four'); a(); b(); }]), two = begin('two'); two(); one();"
+        "let looks = 0; const wait = () => { if (looks++ < 20) setImmediate(wait); else { console.log(said.join()); process.exit() } }; wait()"
+    )
+    done = subprocess.run([found[0], "-e", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["two,one,three,four"]
+
+
 def test_types_and_names_look_as_before(host: Host) -> None:
     code = (
         "class Day extends Date { get twice() { return 2 * this } }"

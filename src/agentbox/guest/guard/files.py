@@ -121,8 +121,12 @@ class Files:
         def on_open(given: Any, mode: Any, flags: Any) -> Any:
             if type(given) is not str or flags != O_CLOEXEC:
                 return slow(given, mode, flags)
-            # Below this function and the hook.
-            caller = frame_at(2)
+            try:
+                # Below this function and the hook.
+                caller = frame_at(2)
+            except ValueError:
+                # The interpreter by itself, when nothing of the program runs: the lines of its last traceback.
+                return slow(given, mode, flags)
             code, line = caller.f_code, caller.f_lineno
             alone = get_ident() == main and not lane.served and not lane.depth and "_asyncio" not in loaded
             known = quick.get(given)

@@ -95,7 +95,10 @@ class Turns {
     if (name === TURN) {
       const at = this.held.findIndex((one) => one.number === number);
       if (at >= 0) this.tape.call(TURN);
-      return at >= 0 ? at : this.live.has(number) ? LATER : PERHAPS;
+      if (at >= 0) return at;
+      if (this.live.has(number)) return LATER;
+      // What had ended by itself alone left no turn; the next one is of something that it begins.
+      return this.open === 1 && number > this.begun ? 0 : PERHAPS;
     }
     return this.open === 1 ? 0 : PERHAPS;
   }
