@@ -94,6 +94,13 @@ def _trace_runs(text: str) -> str:
     return word
 
 
+def _volumes(text: str) -> str:
+    word = text.strip().lower()
+    if word not in {"auto", "image", "directories"}:
+        raise ValueError("must be auto, image or directories")
+    return word
+
+
 def _path(text: str) -> Path | None:
     from pathlib import Path
 
@@ -209,6 +216,29 @@ class Settings:
     snapshot_max_bytes: int = setting(512 << 20, _integer(1024, 1 << 50), "largest unpacked snapshot")
     snapshot_quota_bytes: int = setting(4 * _GIB, _integer(1024, 1 << 50), "packed bytes that one caller may store")
     snapshot_ttl_seconds: int = setting(0, _integer(0, 1 << 40), "age at which a snapshot expires; 0 is never")
+    max_sandboxes: int = setting(128, _integer(0, 1 << 16), "durable sandboxes of one caller at once")
+    max_sandboxes_together: int = setting(512, _integer(0, 1 << 16), "durable sandboxes of all callers at once")
+    sandbox_idle_seconds: int = setting(
+        3600, _integer(1, 1 << 24), "a sandbox unused for so long loses its box; also the ceiling of what is asked for"
+    )
+    sandbox_lifetime_seconds: int = setting(
+        604800, _integer(1, 1 << 24), "age at which a sandbox loses its box; also the ceiling of what is asked for"
+    )
+    sandbox_spool_bytes: int = setting(
+        16 << 20, _integer(1024, _GIB), "output of one command that is kept, each stream"
+    )
+    max_upload_bytes: int = setting(4 * _GIB, _integer(1024, 1 << 50), "largest file or archive put into a sandbox")
+    keeper_linger_seconds: float = setting(
+        3600.0, _number(0, 1 << 24), "sandboxes without a server are put to rest after so long; their files are kept"
+    )
+    workspace_volumes: str = setting(
+        "auto", _volumes, "where workspaces of sandboxes lie: image (with a limit for each), directories, or auto"
+    )
+    workspace_volumes_mb: int = setting(
+        0,
+        _integer(0, 1 << 30),
+        "how large that image may become, 256 or more; 0 is half of what is free, 65536 at most",
+    )
     pool: bool = setting(True, _boolean, "keep a warm Python for runs that have no way out")
     pool_size: int = setting(4, _integer(0, 4096), "warm boxes in stock for each key; 0 forks one when a run comes")
     pool_keys: int = setting(8, _integer(1, 1024), "keys that have stock at once; the one unused longest loses its own")

@@ -19,6 +19,7 @@ from agentbox.server.gate import NOBODY, Gate
 from agentbox.server.page import reference_page
 from agentbox.server.routing import JsonAnswer, Router
 from agentbox.server.running import RunEndpoint, Runs
+from agentbox.server.sandboxes.proxy import PREFIX, SandboxProxy
 from agentbox.server.snapshots import SnapshotCatalogue, snapshot_body
 from agentbox.server.supervised import DISCONNECT, Occasion, supervised
 from agentbox.server.traces import TraceCatalogue, TraceStream
@@ -46,9 +47,14 @@ class Executes(Runs, Protocol):
 class Application:
     """The ASGI application. Setting `stopping` ends every run with 503."""
 
-    def __init__(self, app: ASGIApp, stopping: Occasion) -> None:
+    def __init__(self, app: ASGIApp, stopping: Occasion, sandboxes: SandboxProxy) -> None:
         self._app = app
+        self._sandboxes = sandboxes
         self.stopping = stopping
+
+    async def close(self) -> None:
+        """Leave the keeper of sandboxes, which goes on."""
+        await self._sandboxes.keeper.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -63,8 +69,10 @@ def create_app(runner: Executes, settings: Settings, keys: KeyRing) -> Applicati
     _add_health(router, runner)
     _add_snapshots(router, runner)
     _add_traces(router, runner, stopping)
+    sandboxes = SandboxProxy(settings, stopping)
+    router.add_all_below(PREFIX, sandboxes)
     _add_descriptions(router, openapi.document(settings, runner.backend_name, keyed=bool(keys)))
-    return Application(Gate(router, keys, HostRule.of(settings, keys)), stopping)
+    return Application(Gate(router, keys, HostRule.of(settings, keys)), stopping, sandboxes)
 
 
 def _add_health(router: Router, runner: Executes) -> None:

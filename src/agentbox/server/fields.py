@@ -49,7 +49,8 @@ def _plain_digits(value: object) -> object:
     return value
 
 
-def _matching(pattern: str, kind: str, message: str) -> Callable[[str], str]:
+def matching(pattern: str, kind: str, message: str) -> Callable[[str], str]:
+    """A check that a text is what the pattern describes, of that kind of fault and with that message."""
     compiled = re.compile(pattern.removesuffix("$") + r"\Z", re.DOTALL)
 
     def check(value: str) -> str:
@@ -60,7 +61,7 @@ def _matching(pattern: str, kind: str, message: str) -> Callable[[str], str]:
     return check
 
 
-without_nul = _matching(NO_NUL, "nul_character", "Text must not contain a NUL character")
+without_nul = matching(NO_NUL, "nul_character", "Text must not contain a NUL character")
 
 
 def _relative_path(value: str) -> str:
@@ -124,9 +125,7 @@ Argument = Annotated[
 EnvName = Annotated[
     str,
     Field(min_length=1, max_length=256, json_schema_extra={"pattern": ENV_NAME_PATTERN}),
-    AfterValidator(
-        _matching(ENV_NAME_PATTERN, "env_name", "A variable's name must not contain '=' or a NUL character")
-    ),
+    AfterValidator(matching(ENV_NAME_PATTERN, "env_name", "A variable's name must not contain '=' or a NUL character")),
 ]
 RelativePath = Annotated[
     str,
@@ -136,7 +135,7 @@ RelativePath = Annotated[
 Base64Text = Annotated[
     str,
     Field(json_schema_extra={"pattern": BASE64_PATTERN, "contentEncoding": "base64"}),
-    AfterValidator(_matching(BASE64_PATTERN, "base64", "Must be standard base64 with padding and no white space")),
+    AfterValidator(matching(BASE64_PATTERN, "base64", "Must be standard base64 with padding and no white space")),
 ]
 EgressEntry = Annotated[str, Field(max_length=260)]
 

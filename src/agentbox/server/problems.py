@@ -31,6 +31,8 @@ STATUS: tuple[tuple[type[errors.AgentboxError], int], ...] = (
     (errors.UnsafeArchiveError, 422),
     (errors.WorkspaceError, 400),
     (errors.TraceError, 503),
+    (errors.SandboxGoneError, 410),
+    (errors.SandboxError, 409),
     (errors.ConfigError, 500),
     (errors.InternalError, 500),
 )

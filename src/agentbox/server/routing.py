@@ -21,6 +21,7 @@ class Router:
     def __init__(self) -> None:
         self._fixed: dict[str, _Methods] = {}
         self._patterns: dict[str, tuple[re.Pattern[str], _Methods]] = {}
+        self._below: dict[str, Endpoint] = {}
 
     def add(self, method: str, path: str, endpoint: Endpoint) -> None:
         """Answer `method` on `path`; `{name}` stands for one part of a path, which the request has as a parameter."""
@@ -30,11 +31,23 @@ class Router:
         pattern = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
         self._patterns.setdefault(path, (pattern, {}))[1][method] = endpoint
 
+    def add_all_below(self, path: str, endpoint: Endpoint) -> None:
+        """Answer every method on `path` and on everything below it."""
+        self._below[path] = endpoint
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. Raises Problem: 404, 405."""
-        methods = self._fixed.get(scope["path"])
+        path: str = scope["path"]
+        for below, endpoint in self._below.items():
+            if path.startswith(below) and (len(path) == len(below) or path[len(below)] == "/"):
+                await (await endpoint(Request(scope, receive, send)))(scope, receive, send)
+                return
+        methods = self._fixed.get(path)
         if methods is None:
             methods = self._matching(scope)
+        await self._answer(methods, scope, receive, send)
+
+    async def _answer(self, methods: _Methods, scope: Scope, receive: Receive, send: Send) -> None:
         endpoint = methods.get(scope["method"])
         if endpoint is None:
             allowed = sorted(methods)

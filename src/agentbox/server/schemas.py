@@ -207,7 +207,7 @@ def result_body(result: RunResult) -> dict[str, Any]:
             "max_memory_bytes": result.usage.max_memory_bytes,
             "processes": result.usage.processes,
         },
-        "denials": [_denial_body(denial) for denial in result.denials],
+        "denials": [denial_body(denial) for denial in result.denials],
         "trace": None if result.trace is None else {"count": result.trace.count, "sha": result.trace.sha},
         "egress": {
             host: {"connections": seen.connections, "bytes_up": seen.bytes_up, "bytes_down": seen.bytes_down}
@@ -216,7 +216,8 @@ def result_body(result: RunResult) -> dict[str, Any]:
     }
 
 
-def _denial_body(denial: Denial) -> dict[str, Any]:
+def denial_body(denial: Denial) -> dict[str, Any]:
+    """JSON of something that a policy did not allow."""
     return {
         "layer": denial.layer.value,
         "effect": denial.effect,

@@ -32,14 +32,18 @@ def serve(settings: Settings, listener: socket.socket, on_ready: Ready | None = 
     check_bind(settings, keys)
     for warning in warnings:
         _log.warning("%s", warning)
-    _allow_many_files()
+    allow_many_files()
 
     async def main() -> None:
         stop = asyncio.Event()
         _stop_on_signals(stop)
         runner = await Runner.start(settings)
         try:
-            await serve_app(create_app(runner, settings, keys), settings, listener, stop, on_ready)
+            app = create_app(runner, settings, keys)
+            try:
+                await serve_app(app, settings, listener, stop, on_ready)
+            finally:
+                await app.close()
         finally:
             await runner.close()
 
@@ -53,7 +57,8 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
             loop.add_signal_handler(number, stop.set)
 
 
-def _allow_many_files() -> None:
+def allow_many_files() -> None:
+    """Raise the soft limit of open files as far as WANTED_FILES."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED_FILES if hard == resource.RLIM_INFINITY else min(WANTED_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

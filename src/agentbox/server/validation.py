@@ -6,13 +6,15 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from agentbox.server.problems import Problem, invalid
 from agentbox.server.schemas import EncodedContent, LimitsBody, RunBody
+
+_Body = TypeVar("_Body", bound=BaseModel)
 
 MAX_FAULTS = 20
 MAX_ECHO_CHARACTERS = 200
@@ -22,7 +24,20 @@ _MESSAGE_POSITION = re.compile(r" at line (\d+) column (\d+)\Z")
 
 def parse_run(raw: bytes, content_type: str) -> RunBody:
     """The body of a run. Raises Problem (422)."""
-    return _validated(parse_json(raw, content_type))
+    return parse_body(raw, content_type, RunBody)
+
+
+def parse_body(raw: bytes, content_type: str, model: type[_Body]) -> _Body:
+    """The body as the model has it. Raises Problem (422)."""
+    value = parse_json(raw, content_type)
+    if not isinstance(value, dict):
+        message = "Input should be a valid dictionary or object to extract fields from"
+        raise invalid([{"type": "model_attributes_type", "loc": ["body"], "msg": message, "input": bounded(value)}])
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=True)
+        raise invalid([_fault(dict(fault), model) for fault in faults[:MAX_FAULTS]]) from None
 
 
 def parse_json(raw: bytes, content_type: str) -> object:
@@ -72,25 +87,14 @@ def _not_json(raw: bytes, message: str) -> Problem:
     )
 
 
-def _validated(value: object) -> RunBody:
-    if not isinstance(value, dict):
-        message = "Input should be a valid dictionary or object to extract fields from"
-        raise invalid([{"type": "model_attributes_type", "loc": ["body"], "msg": message, "input": bounded(value)}])
-    try:
-        return RunBody.model_validate(value)
-    except ValidationError as error:
-        faults = error.errors(include_url=False, include_context=True)
-        raise invalid([_fault(dict(fault)) for fault in faults[:MAX_FAULTS]]) from None
-
-
-def _fault(fault: dict[str, Any]) -> dict[str, Any]:
+def _fault(fault: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
     kind, loc = fault["type"], [_short(part) for part in fault["loc"]]
     message = fault["msg"]
     if kind == "model_type":
         kind = "model_attributes_type"
         message = "Input should be a valid dictionary or object to extract fields from"
     elif kind == "extra_forbidden":
-        message = _unknown_field(fault["loc"])
+        message = _unknown_field(fault["loc"], model)
     shaped = {"type": kind, "loc": ["body", *loc], "msg": message, "input": bounded(fault.get("input"))}
     if fault.get("ctx"):
         shaped["ctx"] = {name: bounded(item) for name, item in fault["ctx"].items()}
@@ -101,16 +105,17 @@ def _short(part: int | str) -> int | str:
     return part if isinstance(part, int) or len(part) <= 64 else part[:64] + "…"
 
 
-def _unknown_field(loc: tuple[int | str, ...]) -> str:
+def _unknown_field(loc: tuple[int | str, ...], model: type[BaseModel]) -> str:
     name = str(loc[-1])[:64]
     if len(loc) == 1:
-        known = list(RunBody.model_fields)
+        known = list(model.model_fields)
     elif loc[0] == "limits" and len(loc) == 2:
         known = list(LimitsBody.model_fields)
     else:
         known = list(EncodedContent.model_fields)
     near = difflib.get_close_matches(name, known, 1, cutoff=0.4)
-    if len(loc) == 1 and (inner := difflib.get_close_matches(name, LimitsBody.model_fields, 1, cutoff=0.4)):
+    limits = LimitsBody.model_fields if len(loc) == 1 and model is RunBody else ()
+    if inner := difflib.get_close_matches(name, limits, 1, cutoff=0.4):
         # A limit that stands beside `limits` instead of in it.
         candidates = {inner[0]: f"limits.{inner[0]}", **{text: text for text in near}}
         near = [candidates[text] for text in difflib.get_close_matches(name, candidates, 1, cutoff=0.4)]

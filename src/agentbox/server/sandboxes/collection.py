@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: MIT
+"""The sandboxes of one keeper: whose they are, how many there may be, where they lie."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import secrets
+import time
+from typing import Any
+
+from agentbox.config import Settings
+from agentbox.errors import AgentboxError, NotFoundError, OverloadedError, QuotaExceededError, UnknownBackendError
+from agentbox.isolation.durable_registry import DURABLE
+from agentbox.sandbox.options import SandboxOptions, read_options
+from agentbox.server.sandboxes.journal import Journal, SandboxRow
+from agentbox.server.sandboxes.kept import RUNNING, KeptSandbox
+from agentbox.workspace.removal import remove_tree
+from agentbox.workspace.vault import owner_directory
+
+_ID = re.compile(r"sbx-[0-9a-f]{16}\Z")
+_LOST = "the keeper process ended, and the box with it"
+_log = logging.getLogger("agentbox.server")
+
+
+class Sandboxes:
+    """Made by `open`, one for each keeper. Ids that do not exist for an owner raise NotFoundError."""
+
+    def __init__(self, settings: Settings, journal: Journal) -> None:
+        self.settings = settings
+        self._journal = journal
+        self._all: dict[str, KeptSandbox] = {}
+        self._beginning: dict[str, str] = {}
+        self._root = settings.resolved_state_dir() / "durable"
+
+    @classmethod
+    async def open(cls, settings: Settings) -> Sandboxes:
+        """Know what the journal knows. Raises ConfigError."""
+        sandboxes = cls(settings, await asyncio.to_thread(Journal, settings.resolved_state_dir()))
+        for row in sandboxes._journal.sandboxes():
+            try:
+                sandbox = sandboxes._make(row)
+                sandbox.history.take_up(_LOST)
+            except (AgentboxError, OSError, KeyError, TypeError, ValueError):
+                _log.exception("sandbox %s of the journal cannot be taken up", row.id)
+                continue
+            sandboxes._all[row.id] = sandbox
+        return sandboxes
+
+    async def close(self) -> None:
+        """Put all to rest: boxes end, workspaces and journal stay."""
+        for sandbox in self._all.values():
+            with contextlib.suppress(AgentboxError, OSError):
+                await sandbox.rest()
+        self._journal.close()
+
+    def hold_boxes(self) -> bool:
+        """Whether any sandbox has a box."""
+        return bool(self._beginning) or any(sandbox.holds_box for sandbox in self._all.values())
+
+    # ---- for owners
+
+    def of_owner(self, owner: str) -> list[KeptSandbox]:
+        """The owner's, the oldest first."""
+        return [sandbox for sandbox in self._all.values() if sandbox.owner == owner]
+
+    def get(self, owner: str, sandbox_id: str) -> KeptSandbox:
+        """One of the owner's."""
+        found = self._all.get(sandbox_id)
+        if found is None or found.owner != owner:
+            raise NotFoundError(f"No sandbox {sandbox_id[:64]!r}", hint="GET /v1/sandboxes lists those of this key")
+        return found
+
+    async def create(self, owner: str, wanted: dict[str, Any]) -> KeptSandbox:
+        """Make one. `wanted` is the body of the request without what is not set.
+
+        Raises UnknownBackendError, QuotaExceededError, OverloadedError, PolicyError, SandboxError.
+        """
+        self._judge_room(owner)
+        now = time.time()
+        facts: dict[str, Any] = {
+            "wanted": wanted | {"backend": self._backend(wanted.get("backend"))},
+            "status": RUNNING,
+            "why_gone": "",
+            "rebuilt": 0,
+        }
+        row = SandboxRow(f"sbx-{secrets.token_hex(8)}", owner, now, facts)
+        self._beginning[row.id] = owner
+        try:
+            sandbox = self._make(row)
+            try:
+                await sandbox.start()
+                sandbox.note(backend=sandbox.backend)
+            except BaseException:
+                await sandbox.stop()
+                await asyncio.to_thread(self._remove_directory, sandbox)
+                raise
+            self._all[row.id] = sandbox
+        finally:
+            del self._beginning[row.id]
+        return sandbox
+
+    async def delete(self, owner: str, sandbox_id: str) -> None:
+        """End it, and remove it with everything but a workspace that has a name."""
+        sandbox = self.get(owner, sandbox_id)
+        del self._all[sandbox_id]
+        await sandbox.stop()
+        await sandbox.history.settle()
+        self._journal.forget_sandbox(sandbox_id)
+        await asyncio.to_thread(self._remove_directory, sandbox)
+
+    # ---- how it is done
+
+    def _judge_room(self, owner: str) -> None:
+        settings = self.settings
+        owners = [sandbox.owner for sandbox in self._all.values()] + list(self._beginning.values())
+        if owners.count(owner) >= settings.max_sandboxes:
+            raise QuotaExceededError(
+                f"This key has {owners.count(owner)} sandboxes, which is as many as it may have",
+                hint="delete one; the operator sets the number with AGENTBOX_MAX_SANDBOXES",
+            )
+        if len(owners) >= settings.max_sandboxes_together:
+            raise OverloadedError(
+                "The server keeps as many sandboxes as it may",
+                hint="try again later; the operator sets the number with AGENTBOX_MAX_SANDBOXES_TOGETHER",
+                retry_after_seconds=30,
+            )
+
+    def backends(self) -> list[str]:
+        """Those that a request may name, the default first."""
+        settings = self.settings
+        default = "jail" if settings.sandbox_backend == "auto" else settings.sandbox_backend
+        named = [default, *settings.allowed_backends]
+        if "docker" in named:
+            named += [name for name in DURABLE if name.startswith("docker-")]
+        return [name for name in dict.fromkeys(named) if name in DURABLE]
+
+    def _backend(self, asked: str | None) -> str:
+        allowed = self.backends()
+        if asked is None and allowed:
+            return allowed[0]
+        if asked is None or asked not in allowed:
+            raise UnknownBackendError(
+                f"backend {asked or self.settings.sandbox_backend!r} cannot be had for sandboxes here",
+                hint=f"use one of {', '.join(allowed)}"
+                if allowed
+                else "the operator names some with AGENTBOX_ALLOWED_BACKENDS",
+            )
+        return asked
+
+    def _make(self, row: SandboxRow) -> KeptSandbox:
+        of_owner = owner_directory(row.owner)
+        if not _ID.match(row.id):
+            raise ValueError(f"{row.id!r} is no id of a sandbox")
+        options = self._options(row.facts["wanted"])
+        return KeptSandbox(
+            row, options, self._root / "boxes" / of_owner / row.id, self._root / "workspaces" / of_owner, self._journal
+        )
+
+    def _options(self, wanted: dict[str, Any]) -> SandboxOptions:
+        settings = self.settings
+        idle = min(wanted.get("idle_timeout_seconds", settings.sandbox_idle_seconds), settings.sandbox_idle_seconds)
+        life = min(
+            wanted.get("max_lifetime_seconds", settings.sandbox_lifetime_seconds), settings.sandbox_lifetime_seconds
+        )
+        return read_options(
+            image=wanted.get("image"),
+            memory=f"{min(wanted.get('memory_mb', 2048), settings.max_memory_mb)}m",
+            cpus=min(wanted.get("cpus", 2.0), settings.max_cpus),
+            pids_limit=min(wanted.get("pids", 512), settings.max_pids),
+            disk=f"{min(wanted.get('disk_mb', 1024), settings.max_disk_mb)}m",
+            exec_timeout=wanted.get("exec_timeout_seconds", 60.0),
+            backend=wanted["backend"],
+            policy=wanted.get("policy"),
+            workspace=wanted.get("workspace"),
+            env=wanted.get("env"),
+            user=wanted.get("user", "agent"),
+            idle_timeout=idle,
+            max_lifetime=life,
+            spool_bytes=settings.sandbox_spool_bytes,
+        )
+
+    @staticmethod
+    def _remove_directory(sandbox: KeptSandbox) -> None:
+        with contextlib.suppress(AgentboxError, OSError):
+            fd = os.open(sandbox.directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                remove_tree(fd, sandbox.directory.name)
+            finally:
+                os.close(fd)

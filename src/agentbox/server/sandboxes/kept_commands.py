@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: MIT
+"""Commands of one sandbox as the API knows them: by id, in the journal, with their output, also from a dead keeper."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from typing import Any
+
+from agentbox.errors import NotFoundError
+from agentbox.sandbox.command import Command
+from agentbox.server.sandboxes.journal import Journal
+from agentbox.server.sandboxes.kept_spool import KeptSpool
+
+KEPT_COMMANDS = 64
+KEPT_BYTES = 256 << 20
+_LOST_EXIT_CODE = 137
+_SIGKILL = 9
+
+
+class KeptCommand:
+    """One command. `command` is None when a keeper before this one ran it."""
+
+    def __init__(self, facts: dict[str, Any], number: int, command: Command | None) -> None:
+        self.facts = facts
+        self.number = number
+        self.command = command
+        self.stdout: KeptSpool
+        self.stderr: KeptSpool | None
+        if command is not None:
+            assert isinstance(command.stdout, KeptSpool)
+            assert command.stderr is None or isinstance(command.stderr, KeptSpool)
+            self.stdout, self.stderr = command.stdout, command.stderr
+        else:
+            self.stdout = KeptSpool.found(facts["stdout"])
+            self.stderr = KeptSpool.found(facts["stderr"]) if facts["stderr"] else None
+
+    @property
+    def id(self) -> str:
+        """Its id of the API."""
+        return str(self.facts["id"])
+
+    @property
+    def running(self) -> bool:
+        """Whether its process has not ended."""
+        return self.command is not None and self.command.running
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing that it started runs any more."""
+        return self.command is None or self.command.over
+
+    async def wait(self, seconds: float | None) -> bool:
+        """Wait until it has ended; whether it has."""
+        return self.command is None or await self.command.wait(seconds)
+
+    async def more(self, offset: int, *, error: bool) -> None:
+        """Wait until a stream is longer than `offset`, or will never be."""
+        if self.command is not None:
+            await self.command.more(offset, error=error)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more will come from it."""
+        return self.command is None or self.command.output_closed
+
+    def body(self) -> dict[str, Any]:
+        """JSON of the command."""
+        command, facts = self.command, self.facts
+        if command is not None:
+            facts = facts | told(command)
+        return {
+            "id": self.id,
+            "argv": facts["argv"],
+            "running": command is not None and command.running,
+            **{name: facts[name] for name in TOLD},
+            "started_at": facts["started_at"],
+            "stdout_bytes": self.stdout.total,
+            "stderr_bytes": self.stderr.total if self.stderr is not None else 0,
+        }
+
+
+TOLD = ("pid", "exit_code", "signal", "timed_out", "lost", "elapsed_seconds", "cpu_ms", "max_memory_bytes")
+
+
+def told(command: Command) -> dict[str, Any]:
+    """What is known about a command now."""
+    return {name: getattr(command, name) for name in TOLD}
+
+
+class KeptCommands:
+    """The commands of one sandbox; `directory` is where their output lies."""
+
+    def __init__(self, sandbox_id: str, directory: str, spool_bytes: int, journal: Journal) -> None:
+        self._sandbox_id = sandbox_id
+        self._directory = directory
+        self._spool_bytes = spool_bytes
+        self._journal = journal
+        self._known: dict[str, KeptCommand] = {}
+        self._ids: dict[int, str] = {}
+        self._next = 1
+        self._watching: set[asyncio.Task[None]] = set()
+
+    def take_up(self, reason: str) -> None:
+        """Know what a keeper before this one wrote down; what it ran is lost, for that reason."""
+        for number, facts in self._journal.commands(self._sandbox_id):
+            if facts["exit_code"] is None:
+                facts |= {"exit_code": _LOST_EXIT_CODE, "signal": _SIGKILL, "lost": reason}
+                self._journal.keep_command(self._sandbox_id, number, facts)
+            kept = KeptCommand(facts, number, None)
+            self._known[kept.id] = kept
+            self._next = number + 1
+
+    def new_spool(self) -> KeptSpool:
+        """A place for one stream."""
+        return KeptSpool(f"{self._directory}/{secrets.token_hex(8)}", self._spool_bytes)
+
+    def began(self, command: Command) -> None:
+        """A command has started."""
+        assert isinstance(command.stdout, KeptSpool)
+        facts: dict[str, Any] = {
+            "id": f"cmd-{secrets.token_hex(8)}",
+            "argv": [shown(word) for word in command.argv],
+            "started_at": time.time() - command.elapsed_seconds,
+            "stdout": command.stdout.path,
+            "stderr": command.stderr.path if isinstance(command.stderr, KeptSpool) else None,
+            **told(command),
+        }
+        kept = KeptCommand(facts, self._next, command)
+        self._next += 1
+        self._known[kept.id] = kept
+        self._ids[id(command)] = kept.id
+        self._journal.keep_command(self._sandbox_id, kept.number, facts)
+        watching = asyncio.create_task(self._watch(kept, command))
+        self._watching.add(watching)
+        watching.add_done_callback(self._watching.discard)
+        self._make_room()
+
+    async def _watch(self, kept: KeptCommand, command: Command) -> None:
+        await command.wait()
+        self._write_down(kept, command)
+        await command.wait_closed()
+        for spool in (kept.stdout, kept.stderr):
+            if spool is not None:
+                spool.close()
+
+    def _write_down(self, kept: KeptCommand, command: Command) -> None:
+        kept.facts |= told(command)
+        if kept.id in self._known:
+            self._journal.keep_command(self._sandbox_id, kept.number, kept.facts)
+
+    def _make_room(self) -> None:
+        """Forget the oldest that are over, where there are too many or too much is kept of them."""
+        ended = [kept for kept in self._known.values() if kept.over]
+        sizes = {kept.id: _size(kept) for kept in ended}
+        most = KEPT_COMMANDS - (len(self._known) - len(ended))
+        while ended and (len(ended) > most or sum(sizes.values()) > KEPT_BYTES):
+            oldest = ended.pop(0)
+            del sizes[oldest.id]
+            self._forget(oldest)
+
+    def _forget(self, kept: KeptCommand) -> None:
+        del self._known[kept.id]
+        if kept.command is not None:
+            self._ids.pop(id(kept.command), None)
+        self._journal.forget_command(self._sandbox_id, kept.number)
+        for spool in (kept.stdout, kept.stderr):
+            if spool is not None:
+                spool.remove()
+
+    def of(self, command: Command) -> KeptCommand:
+        """The command that has begun."""
+        return self._known[self._ids[id(command)]]
+
+    def get(self, command_id: str) -> KeptCommand:
+        """The command of that id. Raises NotFoundError."""
+        try:
+            return self._known[command_id]
+        except KeyError:
+            raise NotFoundError(
+                f"No command {command_id[:64]!r}", hint=f"the last {KEPT_COMMANDS} commands of a sandbox are known"
+            ) from None
+
+    def list(self) -> tuple[KeptCommand, ...]:
+        """Those that run, and the last that have ended."""
+        return tuple(self._known.values())
+
+    async def settle(self) -> None:
+        """Write everything down; the box is gone."""
+        for kept in self._known.values():
+            if kept.command is not None:
+                self._write_down(kept, kept.command)
+        for watching in list(self._watching):
+            watching.cancel()
+
+
+def shown(text: str) -> str:
+    """Text that JSON can carry: bytes that are no UTF-8 appear as \\xNN."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _size(kept: KeptCommand) -> int:
+    return kept.stdout.kept_bytes + (kept.stderr.kept_bytes if kept.stderr is not None else 0)
