@@ -376,6 +376,13 @@ def load(environ: Mapping[str, str] | None = None, dotenv: Path | None = None) -
     return settings, warnings
 
 
+def server_of_clients() -> tuple[str, str]:
+    """AGENTBOX_URL and AGENTBOX_TOKEN: the server that clients on this machine speak with, and as whom; "" for what is
+    not said. Raises ConfigError for a ./.env that cannot be read."""
+    found = _dotenv(".env") | os.environ
+    return found.get("AGENTBOX_URL", "").strip(), found.get("AGENTBOX_TOKEN", "").strip()
+
+
 def process_environment() -> dict[str, str]:
     """The environment of this process, for the backend that hands it to guests whole."""
     return dict(os.environ)

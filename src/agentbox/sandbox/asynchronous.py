@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from agentbox.config import server_of_clients
+from agentbox.errors import SandboxError
 from agentbox.models import Denial, Enforcement, Limits
 from agentbox.sandbox.core import SandboxCommand, SandboxCore, SandboxFiles
 from agentbox.sandbox.fetching import Fetched
@@ -29,6 +31,10 @@ class AsyncSandbox:
     and `max_lifetime` seconds after its start, the box ends. `spool_bytes` is how much of one command's output is kept.
     `trace` is the path of its trace, True for one that is kept in the state directory, False for none; by default it is
     kept where the workspace is.
+
+    With `url` (default: AGENTBOX_URL; "" for a box of this process all the same) the box is that server's, and the rest
+    is the same. `api_key` (default: AGENTBOX_TOKEN) says who asks. `keep` lets it stay on the server when it is
+    stopped; `attach` finds it again.
     """
 
     def __init__(
@@ -49,6 +55,10 @@ class AsyncSandbox:
         max_lifetime: float | None = None,
         spool_bytes: int = DEFAULT_BYTES,
         trace: bool | str | os.PathLike[str] | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+        keep: bool = False,
+        sandbox_id: str | None = None,
     ) -> None:
         self.options: SandboxOptions = read_options(
             image=image,
@@ -67,7 +77,16 @@ class AsyncSandbox:
             spool_bytes=spool_bytes,
             trace=trace,
         )
-        self.core: SandboxCore = LocalSandbox(self.options)
+        self.core: SandboxCore = _core(self.options, url, api_key, sandbox_id, keep=keep)
+
+    @classmethod
+    async def attach(
+        cls, sandbox_id: str, *, url: str | None = None, api_key: str | None = None, exec_timeout: float = 60
+    ) -> AsyncSandbox:
+        """A sandbox that a server has already; `stop` leaves it there. Raises SandboxGoneError, SandboxError."""
+        found = cls(url=url, api_key=api_key, sandbox_id=sandbox_id, exec_timeout=exec_timeout)
+        await found.start()
+        return found
 
     # ---- life
 
@@ -168,7 +187,16 @@ class AsyncSandbox:
         are left out, not followed. Raises OSError, WorkspaceError, SandboxError."""
         return await self.core.fetch_workspace(to)
 
+    async def fetch_trace(self, to: str | os.PathLike[str]) -> int:
+        """Copy its trace, as far as it is written, to a new file for `agentbox verify`; how many bytes that are. Raises
+        SandboxError where there is none, OSError."""
+        return await self.core.fetch_trace(to)
+
     # ---- what there is to know
+
+    async def refresh(self) -> None:
+        """Ask anew how it stands with a box behind a server: its enforcement, its denials. Nothing to do for others."""
+        await self.core.refresh()
 
     @property
     def running(self) -> bool:
@@ -224,6 +252,23 @@ class AsyncSandbox:
     def user(self) -> str:
         """Who commands run as, "agent" or "root" of the box."""
         return self.options.user
+
+
+def _core(
+    options: SandboxOptions, url: str | None, api_key: str | None, sandbox_id: str | None, *, keep: bool
+) -> SandboxCore:
+    usual_url, usual_key = server_of_clients()
+    address = usual_url if url is None else url
+    if address:
+        from agentbox.sandbox.line import Line
+        from agentbox.sandbox.remote import RemoteSandbox
+
+        return RemoteSandbox(options, Line(address, usual_key if api_key is None else api_key), sandbox_id, keep=keep)
+    if sandbox_id is not None or keep:
+        raise SandboxError(
+            "a box of this process can be neither kept nor found again", hint="give `url`, or set AGENTBOX_URL"
+        )
+    return LocalSandbox(options)
 
 
 __all__ = ["DEFAULT_IMAGE", "AsyncSandbox"]

@@ -53,8 +53,8 @@ class SandboxCommand(Protocol):
     async def wait_closed(self, seconds: float | None = None) -> bool:
         """As `wait`, until nobody holds its output any more."""
 
-    async def more(self, offset: int) -> None:
-        """Wait until its stdout is longer than `offset`, or will never be."""
+    async def more(self, offset: int, *, error: bool = False) -> None:
+        """Wait until its stdout, or its stderr, is longer than `offset`, or will never be."""
 
     async def read(self, offset: int = 0, size: int = 1 << 20, *, error: bool = False) -> tuple[int, bytes]:
         """Some of its output from `offset` on, and where that begins."""
@@ -162,6 +162,12 @@ class SandboxCore(Protocol):
 
     async def fetch_workspace(self, to: str | os.PathLike[str]) -> Fetched:
         """Copy the workspace to a new directory."""
+
+    async def fetch_trace(self, to: str | os.PathLike[str]) -> int:
+        """Copy its trace to a new file."""
+
+    async def refresh(self) -> None:
+        """Ask anew how it stands with the box."""
 
     @property
     def running(self) -> bool:

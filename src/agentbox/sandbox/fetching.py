@@ -54,6 +54,11 @@ def fetch(workspace: str, to: str) -> Fetched:
     return Fetched(files, size, tuple(left_out[:100]))
 
 
+def copy_new(path: str, to: str) -> int:
+    """Copy a file of the host's own to a new one; how many bytes. Raises OSError."""
+    return _copy(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), to, 0o644)
+
+
 def _copy(source: int, local: str, mode: int) -> int:
     size = 0
     try:

@@ -47,7 +47,7 @@ class Files:
 
     async def stream(self, path: str, *, offset: int = 0, length: int = -1, user: str = "") -> AsyncIterator[bytes]:
         """A file's bytes, piece by piece; `length` -1 is up to its end."""
-        target = _absolute(path)
+        target = absolute(path)
         asked = {"path": target, "user": user, "offset": offset or None, "length": length if length >= 0 else None}
         with recorded(self._note, "file.read", asked) as record:
             operation = await self._operate("read", target, str(offset), str(length), user=user)
@@ -81,7 +81,7 @@ class Files:
         """Write a file, with its parents. `how` is "replace" (all at once: nobody sees half of it), "append" or "new"
         (FileExistsError). `mode` are permission bits; None keeps those of a file that exists."""
         octal = "-" if mode is None else f"{mode & 0o777:o}"
-        target = _absolute(path)
+        target = absolute(path)
         asked = {"path": target, "user": user, "how": how, "mode": None if mode is None else octal}
         with recorded(self._note, "file.write", asked) as record:
             operation = await self._operate("write", target, octal, how, stdin=True, user=user)
@@ -108,7 +108,7 @@ class Files:
 
     async def list(self, path: str = ".", *, depth: int = 1, user: str = "") -> list[FileInfo]:
         """What is in a directory, by path; `depth` -1 is all below it, 256 levels deep at most."""
-        target = _absolute(path)
+        target = absolute(path)
         with recorded(self._note, "file.list", {"path": target, "depth": depth, "user": user}) as record:
             operation = await self._operate("list", target, str(depth or 1), user=user)
             found = await _entries(operation)
@@ -117,7 +117,7 @@ class Files:
 
     async def info(self, path: str, *, user: str = "") -> FileInfo:
         """What is at a path; of a link, the link itself."""
-        found = await _entries(await self._operate("list", _absolute(path), "0", user=user))
+        found = await _entries(await self._operate("list", absolute(path), "0", user=user))
         if not found:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return found[0]
@@ -132,15 +132,15 @@ class Files:
 
     async def make_directory(self, path: str, *, mode: int = 0o755, user: str = "") -> None:
         """Make a directory with its parents; one that exists is no error."""
-        await self._simple("mkdir", _absolute(path), f"{mode & 0o777:o}", user=user)
+        await self._simple("mkdir", absolute(path), f"{mode & 0o777:o}", user=user)
 
     async def remove(self, path: str, *, user: str = "") -> None:
         """Remove a file, or a directory with all that is in it."""
-        await self._simple("remove", _absolute(path), user=user)
+        await self._simple("remove", absolute(path), user=user)
 
     async def rename(self, path: str, to: str, *, user: str = "") -> None:
         """Give it another name, over what has that name."""
-        await self._simple("rename", _absolute(path), _absolute(to), user=user)
+        await self._simple("rename", absolute(path), absolute(to), user=user)
 
     async def _simple(self, *argv: str, user: str) -> None:
         named = {"path": argv[1]}
@@ -157,7 +157,7 @@ class Files:
         target = os.fspath(to)
         if (await self.info(path)).kind != "directory":
             return await self._download_file(path, target)
-        base = _absolute(path)
+        base = absolute(path)
         await asyncio.to_thread(os.mkdir, target, 0o755)
         copied = 0
         for entry in await self.list(base, depth=-1):
@@ -192,7 +192,7 @@ class Files:
         entries = await asyncio.to_thread(_local_entries, local)
         copied = 0
         for relative, directory in entries:
-            inside = posixpath.join(_absolute(path), relative) if relative else _absolute(path)
+            inside = posixpath.join(absolute(path), relative) if relative else absolute(path)
             if directory:
                 await self.make_directory(inside)
             else:
@@ -228,7 +228,8 @@ def _local_entries(local: str) -> list[tuple[str, bool]]:
     return found
 
 
-def _absolute(path: str) -> str:
+def absolute(path: str) -> str:
+    """The path as it is asked for inside; a relative one is below /work."""
     joined = posixpath.join(WORKSPACE, path)
     # `a/../b` is the guest's to resolve, who may have links.
     return joined if ".." in joined.split("/") else posixpath.normpath(joined)

@@ -36,10 +36,15 @@ class Spool:
                 self._memory += data
                 self.total += len(data)
                 return
+            self.to_file()
+        self._store(data)
+
+    def to_file(self) -> None:
+        """Have it in a file from now on. Raises OSError when the host's disk is full."""
+        if self._fd < 0:
             self._fd = _unnamed_file(self._directory)
             kept, self._memory, self.total = bytes(self._memory), bytearray(), 0
             self._store(kept)
-        self._store(data)
 
     def _store(self, data: bytes) -> None:
         view = memoryview(data)

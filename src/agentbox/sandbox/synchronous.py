@@ -190,6 +190,10 @@ class Sandbox:
         max_lifetime: float | None = None,
         spool_bytes: int = DEFAULT_BYTES,
         trace: bool | str | os.PathLike[str] | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+        keep: bool = False,
+        sandbox_id: str | None = None,
     ) -> None:
         async def make() -> AsyncSandbox:
             return AsyncSandbox(
@@ -208,10 +212,23 @@ class Sandbox:
                 max_lifetime=max_lifetime,
                 spool_bytes=spool_bytes,
                 trace=trace,
+                url=url,
+                api_key=api_key,
+                keep=keep,
+                sandbox_id=sandbox_id,
             )
 
         self.asynchronous = call(make())
         self.files = Files(self.asynchronous)
+
+    @classmethod
+    def attach(
+        cls, sandbox_id: str, *, url: str | None = None, api_key: str | None = None, exec_timeout: float = 60
+    ) -> Sandbox:
+        """A sandbox that a server has already; `stop` leaves it there. Raises SandboxGoneError, SandboxError."""
+        found = cls(url=url, api_key=api_key, sandbox_id=sandbox_id, exec_timeout=exec_timeout)
+        found.start()
+        return found
 
     def __enter__(self) -> Sandbox:
         self.start()
@@ -289,6 +306,14 @@ class Sandbox:
     def fetch_workspace(self, to: str | os.PathLike[str]) -> Fetched:
         """Copy the workspace to a new directory of the host, also when the box is gone."""
         return call(self.asynchronous.fetch_workspace(to))
+
+    def fetch_trace(self, to: str | os.PathLike[str]) -> int:
+        """Copy its trace to a new file for `agentbox verify`; how many bytes that are."""
+        return call(self.asynchronous.fetch_trace(to))
+
+    def refresh(self) -> None:
+        """Ask anew how it stands with a box behind a server."""
+        call(self.asynchronous.refresh())
 
     @property
     def running(self) -> bool:

@@ -27,3 +27,16 @@ class AgentboxHTTPError(RuntimeError):
         # The event of a stream has no headers.
         seconds = fields.get("retry_after_seconds", retry_after)
         self.retry_after_seconds = float(seconds) if str(seconds).isdigit() else None
+
+
+class NoServerError(ConnectionError):
+    """Nothing answers at the address: nothing was sent."""
+
+
+class LostConnectionError(ConnectionError):
+    """The connection ended before the answer: whether the server did what was asked is not known. `untouched` is
+    true when not one byte of an answer came."""
+
+    def __init__(self, message: str, *, untouched: bool = False) -> None:
+        super().__init__(message)
+        self.untouched = untouched

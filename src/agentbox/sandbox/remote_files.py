@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: MIT
+"""Files in a box behind a server. Whole directories travel as one stream of tar; nothing holds a whole file in memory
+unless it is asked for one."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import errno
+import os
+import stat
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from agentbox.sandbox import tarring
+from agentbox.sandbox.file_info import FileInfo
+from agentbox.sandbox.files import absolute
+from agentbox.sandbox.line import Line
+
+_PIECE_BYTES = 1 << 18
+# The server may be busy with what is on its way for as long as this.
+_TRANSFER_SECONDS = 600.0
+_SILENCE_SECONDS = 120.0
+
+
+class RemoteFiles:
+    """See files.Files. `path` is the sandbox's on the line's server, None while it has none."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self.path = ""
+
+    def _query(self, path: str, user: str = "", **more: object) -> dict[str, object]:
+        if "\0" in path:
+            raise ValueError("a path cannot hold a zero byte")
+        return {"path": absolute(path), "user": user or None, **more}
+
+    async def stream(self, path: str, *, offset: int = 0, length: int = -1, user: str = "") -> AsyncIterator[bytes]:
+        """A file's bytes, piece by piece; `length` -1 is up to its end."""
+        query = self._query(path, user, offset=offset or None, length=length if length >= 0 else None)
+        async with self._line.open("GET", f"{self.path}/files", about=absolute(path), query=query) as answer:
+            async for piece in answer.pieces(_SILENCE_SECONDS):
+                yield piece
+
+    async def read(self, path: str, *, offset: int = 0, length: int = -1, max_bytes: int = -1, user: str = "") -> bytes:
+        """A file's bytes. Raises OSError (EFBIG) when there are more than `max_bytes`, -1 for no bound."""
+        pieces, size = [], 0
+        async for piece in self.stream(path, offset=offset, length=length, user=user):
+            size += len(piece)
+            if 0 <= max_bytes < size:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    async def read_text(self, path: str, *, user: str = "") -> str:
+        """A file's text. Raises UnicodeDecodeError where it is not UTF-8."""
+        return (await self.read(path, user=user)).decode()
+
+    async def write(
+        self,
+        path: str,
+        data: str | bytes | Iterable[bytes] | AsyncIterable[bytes],
+        *,
+        mode: int | None = None,
+        how: str = "replace",
+        user: str = "",
+    ) -> None:
+        """Write a file, with its parents; see files.Files.write."""
+        await self._put(path, data, None, mode=mode, how=how, user=user)
+
+    async def _put(
+        self,
+        path: str,
+        data: str | bytes | Iterable[bytes] | AsyncIterable[bytes],
+        length: int | None,
+        *,
+        mode: int | None,
+        how: str,
+        user: str = "",
+    ) -> None:
+        query = self._query(path, user, how=how, mode=None if mode is None else f"{mode & 0o777:04o}")
+        body: bytes | AsyncIterable[bytes]
+        if isinstance(data, str):
+            body = data.encode()
+        elif isinstance(data, bytes | bytearray | memoryview):
+            body = bytes(data)
+        elif isinstance(data, AsyncIterable):
+            body = data
+        else:
+            body = _pieces(data)
+        await self._line.ask(
+            # Appending twice is not appending once.
+            "PUT",
+            f"{self.path}/files",
+            about=absolute(path),
+            query=query,
+            body=_once(body) if how != "replace" and isinstance(body, bytes) else body,
+            length=len(body) if isinstance(body, bytes) else length,
+            seconds=_TRANSFER_SECONDS,
+        )
+
+    async def list(self, path: str = ".", *, depth: int = 1, user: str = "") -> builtins.list[FileInfo]:
+        """What is in a directory, by path; `depth` -1 is all below it, 256 levels deep at most."""
+        query = self._query(path, user, depth=depth)
+        found = await self._line.ask("GET", f"{self.path}/files/list", about=absolute(path), query=query)
+        return sorted((_info(one) for one in found["entries"]), key=lambda one: one.path)
+
+    async def info(self, path: str, *, user: str = "") -> FileInfo:
+        """What is at a path; of a link, the link itself."""
+        query = self._query(path, user)
+        return _info(await self._line.ask("GET", f"{self.path}/files/info", about=absolute(path), query=query))
+
+    async def exists(self, path: str) -> bool:
+        """Whether something is there; a link counts itself."""
+        try:
+            await self.info(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    async def make_directory(self, path: str, *, mode: int = 0o755, user: str = "") -> None:
+        """Make a directory with its parents; one that exists is no error."""
+        value = {**_given(self._query(path, user)), "mode": f"{mode & 0o777:04o}"}
+        await self._line.ask("POST", f"{self.path}/files/directory", about=absolute(path), value=value)
+
+    async def remove(self, path: str, *, user: str = "") -> None:
+        """Remove a file, or a directory with all that is in it."""
+        # Asked twice it would say that nothing is there.
+        await self._line.ask(
+            "DELETE",
+            f"{self.path}/files",
+            about=absolute(path),
+            query=self._query(path, user),
+            seconds=_TRANSFER_SECONDS,
+        )
+
+    async def rename(self, path: str, to: str, *, user: str = "") -> None:
+        """Give it another name, over what has that name."""
+        value = {
+            **_given(self._query(path, user)),
+            **_given(self._query(to, user)),
+            "path": absolute(path),
+            "to": absolute(to),
+        }
+        await self._line.ask("POST", f"{self.path}/files/move", about=absolute(path), value=value)
+
+    async def download(self, path: str, to: str | os.PathLike[str]) -> int:
+        """Copy a file or a directory to a path of this machine, which must not exist; see files.Files.download."""
+        target = os.fspath(to)
+        if (await self.info(path)).kind != "directory":
+            return await self._download_file(path, target)
+        return (await self.fetch(path, target)).size_bytes
+
+    async def fetch(self, path: str, to: str) -> tarring.Unpacked:
+        """Copy a directory to a new one of this machine, without links and what is neither file nor directory."""
+        async with self._line.open(
+            "GET",
+            f"{self.path}/files/archive",
+            about=absolute(path),
+            query=self._query(path),
+            seconds=_TRANSFER_SECONDS,
+        ) as answer:
+            return await tarring.unpack(answer.pieces(_SILENCE_SECONDS), to)
+
+    async def _download_file(self, path: str, to: str) -> int:
+        copied = 0
+        fd = await asyncio.to_thread(os.open, to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            async for piece in self.stream(path):
+                await asyncio.to_thread(tarring.write_all, fd, piece)
+                copied += len(piece)
+        except BaseException:
+            os.unlink(to)
+            raise
+        finally:
+            os.close(fd)
+        return copied
+
+    async def upload(self, source: str | os.PathLike[str], path: str) -> int:
+        """Copy a file or a directory of this machine into the box; see files.Files.upload."""
+        local = os.fspath(source)
+        if not await asyncio.to_thread(os.path.isdir, local):
+            with await asyncio.to_thread(open, local, "rb") as file:
+                status = os.fstat(file.fileno())
+                known = status.st_size if stat.S_ISREG(status.st_mode) else None
+                pieces = tarring.file_pieces(file, known)
+                await self._put(path, pieces, known, mode=status.st_mode & 0o777, how="replace")
+                return status.st_size
+        archive = tarring.Archive(local)
+        await self._line.ask(
+            "PUT",
+            f"{self.path}/files/archive",
+            about=absolute(path),
+            query=self._query(path),
+            body=archive.pieces(),
+            seconds=_TRANSFER_SECONDS,
+        )
+        return archive.size_bytes
+
+
+def _given(fields: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+async def _pieces(data: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for piece in data:
+        yield piece
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    for at in range(0, len(data), _PIECE_BYTES):
+        yield data[at : at + _PIECE_BYTES]
+
+
+def _info(found: Mapping[str, Any]) -> FileInfo:
+    mode = found["mode"]
+    return FileInfo(
+        path=str(found["path"]),
+        kind=str(found["kind"]),
+        size=int(found["size"]),
+        mode=int(mode, 8) if isinstance(mode, str) else int(mode),
+        modified=float(found["modified"]),
+        uid=int(found["uid"]),
+        gid=int(found["gid"]),
+        target=found.get("target"),
+    )
