@@ -23,7 +23,7 @@ from agentbox.records import asdict
 from agentbox.sandbox import tools
 from agentbox.sandbox.bash_tool import BashSession
 from agentbox.sandbox.command import Command
-from agentbox.sandbox.fetching import Fetched, fetch
+from agentbox.sandbox.fetching import Fetched, copy_new, fetch
 from agentbox.sandbox.files import Files
 from agentbox.sandbox.grounds import Grounds, grounds
 from agentbox.sandbox.lifetime import Lifetime
@@ -351,6 +351,16 @@ class LocalSandbox:
         if self._place is None:
             raise SandboxError(NOT_RUNNING, hint="start it first; a workspace that is kept is a directory of the host")
         return await asyncio.to_thread(fetch, str(self._place.workspace), os.fspath(to))
+
+    async def fetch_trace(self, to: str | os.PathLike[str]) -> int:
+        """Copy its trace to a new file; how many bytes that are."""
+        path = self.recording.path
+        if path is None:
+            raise SandboxError("this sandbox has no trace", hint="give it one with `trace=True`")
+        return await asyncio.to_thread(copy_new, path, os.fspath(to))
+
+    async def refresh(self) -> None:
+        """Nothing: everything is known here."""
 
     # ---- what there is to know
 
