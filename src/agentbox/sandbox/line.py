@@ -51,11 +51,20 @@ class Line:
         value: object = None,
         body: Body | None = None,
         length: int | None = None,
+        again: bool | None = None,
         seconds: float | None = DEFAULT_TIMEOUT_SECONDS,
     ) -> Any:
         """The JSON of an answer. `about` is the file or program that an OSError names where the server does not."""
         async with self.open(
-            method, path, about=about, query=query, value=value, body=body, length=length, seconds=seconds
+            method,
+            path,
+            about=about,
+            query=query,
+            value=value,
+            body=body,
+            length=length,
+            again=again,
+            seconds=seconds,
         ) as answer:
             return await answer.json()
 
@@ -71,6 +80,7 @@ class Line:
         body: Body | None = None,
         headers: Mapping[str, str] | None = None,
         length: int | None = None,
+        again: bool | None = None,
         seconds: float | None = DEFAULT_TIMEOUT_SECONDS,
     ) -> AsyncIterator[Answer]:
         """An answer, to be read within the block."""
@@ -83,6 +93,7 @@ class Line:
                 body=body,
                 headers=headers,
                 length=length,
+                again=again,
                 seconds=seconds,
             ) as answer:
                 yield answer

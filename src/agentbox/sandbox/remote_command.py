@@ -85,7 +85,7 @@ class RemoteCommand:
         self.lost = found["lost"]
         self.cpu_ms = found.get("cpu_ms")
         self.max_memory_bytes = found.get("max_memory_bytes")
-        self.over = bool(found.get("over"))
+        self.over = bool(found.get("closed"))
         self._totals = [int(found["stdout_bytes"]), int(found["stderr_bytes"] or 0)]
         if not found["running"]:
             self._elapsed = float(found["elapsed_seconds"])
@@ -180,8 +180,8 @@ class RemoteCommand:
                 async for piece in answer.pieces(_MARGIN_SECONDS):
                     spool.append(piece)
                     self._heard = time.monotonic()
-                more = answer.headers["x-agentbox-running"] == "true"
-                return more or spool.total < int(answer.headers["x-agentbox-total"])
+                closed = answer.headers["x-agentbox-closed"] == "true"
+                return not closed or spool.total < int(answer.headers["x-agentbox-total"])
 
     async def read(self, offset: int = 0, size: int = 1 << 20, *, error: bool = False) -> tuple[int, bytes]:
         """Some of its output from `offset` on, as the server has it now, and where that begins."""

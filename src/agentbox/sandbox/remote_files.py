@@ -5,6 +5,7 @@ unless it is asked for one."""
 from __future__ import annotations
 
 import asyncio
+import base64
 import builtins
 import errno
 import os
@@ -17,7 +18,6 @@ from agentbox.sandbox.file_info import FileInfo
 from agentbox.sandbox.files import absolute
 from agentbox.sandbox.line import Line
 
-_PIECE_BYTES = 1 << 18
 # The server may be busy with what is on its way for as long as this.
 _TRANSFER_SECONDS = 600.0
 _SILENCE_SECONDS = 120.0
@@ -31,9 +31,7 @@ class RemoteFiles:
         self.path = ""
 
     def _query(self, path: str, user: str = "", **more: object) -> dict[str, object]:
-        if "\0" in path:
-            raise ValueError("a path cannot hold a zero byte")
-        return {"path": absolute(path), "user": user or None, **more}
+        return {**_path("path", path), "user": user or None, **more}
 
     async def stream(self, path: str, *, offset: int = 0, length: int = -1, user: str = "") -> AsyncIterator[bytes]:
         """A file's bytes, piece by piece; `length` -1 is up to its end."""
@@ -89,12 +87,12 @@ class RemoteFiles:
         else:
             body = _pieces(data)
         await self._line.ask(
-            # Appending twice is not appending once.
             "PUT",
             f"{self.path}/files",
             about=absolute(path),
             query=query,
-            body=_once(body) if how != "replace" and isinstance(body, bytes) else body,
+            body=body,
+            again=how == "replace",
             length=len(body) if isinstance(body, bytes) else length,
             seconds=_TRANSFER_SECONDS,
         )
@@ -120,12 +118,13 @@ class RemoteFiles:
 
     async def make_directory(self, path: str, *, mode: int = 0o755, user: str = "") -> None:
         """Make a directory with its parents; one that exists is no error."""
-        value = {**_given(self._query(path, user)), "mode": f"{mode & 0o777:04o}"}
-        await self._line.ask("POST", f"{self.path}/files/directory", about=absolute(path), value=value)
+        value = {**_path("path", path), "mode": f"{mode & 0o777:04o}"}
+        await self._line.ask(
+            "POST", f"{self.path}/files/directory", about=absolute(path), query={"user": user or None}, value=value
+        )
 
     async def remove(self, path: str, *, user: str = "") -> None:
         """Remove a file, or a directory with all that is in it."""
-        # Asked twice it would say that nothing is there.
         await self._line.ask(
             "DELETE",
             f"{self.path}/files",
@@ -136,13 +135,10 @@ class RemoteFiles:
 
     async def rename(self, path: str, to: str, *, user: str = "") -> None:
         """Give it another name, over what has that name."""
-        value = {
-            **_given(self._query(path, user)),
-            **_given(self._query(to, user)),
-            "path": absolute(path),
-            "to": absolute(to),
-        }
-        await self._line.ask("POST", f"{self.path}/files/move", about=absolute(path), value=value)
+        value = {**_path("path", path), **_path("to", to)}
+        await self._line.ask(
+            "POST", f"{self.path}/files/move", about=absolute(path), query={"user": user or None}, value=value
+        )
 
     async def download(self, path: str, to: str | os.PathLike[str]) -> int:
         """Copy a file or a directory to a path of this machine, which must not exist; see files.Files.download."""
@@ -198,8 +194,16 @@ class RemoteFiles:
         return archive.size_bytes
 
 
-def _given(fields: Mapping[str, object]) -> dict[str, object]:
-    return {name: value for name, value in fields.items() if value is not None}
+def _path(name: str, path: str) -> dict[str, str]:
+    """A path as a request has it: text, or base64 for a name that is no UTF-8."""
+    if "\0" in path:
+        raise ValueError("a path cannot hold a zero byte")
+    whole = absolute(path)
+    try:
+        whole.encode()
+    except UnicodeEncodeError:
+        return {f"{name}_b64": base64.b64encode(whole.encode("utf-8", "surrogateescape")).decode()}
+    return {name: whole}
 
 
 async def _pieces(data: Iterable[bytes]) -> AsyncIterator[bytes]:
@@ -207,15 +211,11 @@ async def _pieces(data: Iterable[bytes]) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def _once(data: bytes) -> AsyncIterator[bytes]:
-    for at in range(0, len(data), _PIECE_BYTES):
-        yield data[at : at + _PIECE_BYTES]
-
-
 def _info(found: Mapping[str, Any]) -> FileInfo:
-    mode = found["mode"]
+    mode, encoded = found["mode"], found.get("path_b64")
+    raw = base64.b64decode(encoded) if encoded else str(found["path"]).encode()
     return FileInfo(
-        path=str(found["path"]),
+        path=raw.decode("utf-8", "surrogateescape"),
         kind=str(found["kind"]),
         size=int(found["size"]),
         mode=int(mode, 8) if isinstance(mode, str) else int(mode),

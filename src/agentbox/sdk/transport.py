@@ -21,7 +21,7 @@ from agentbox.sdk.http1 import Answer, Body, Connection, Origin
 # Servers keep a connection for longer: ours for 15 s.
 _IDLE_SECONDS = 5.0
 _MOST_IDLE = 16
-_AGAIN = frozenset({"GET", "HEAD", "PUT", "DELETE"})
+_AGAIN = frozenset({"GET", "HEAD", "PUT"})
 DEFAULT_TIMEOUT_SECONDS = 120.0
 
 
@@ -51,10 +51,12 @@ class Transport:
         body: Body | None = None,
         headers: Mapping[str, str] | None = None,
         length: int | None = None,
+        again: bool | None = None,
         seconds: float | None = DEFAULT_TIMEOUT_SECONDS,
     ) -> AsyncIterator[Answer]:
         """An answer below 400, to be read within the block. `value` is sent as JSON, `body` as bytes, of which pieces
-        are `length` if that is known. The answer must begin `seconds` after the request is through.
+        are `length` if that is known. `again` says whether the request may be made twice; as a rule its method does.
+        The answer must begin `seconds` after the request is through.
 
         Raises AgentboxHTTPError, NoServerError, LostConnectionError, TimeoutError.
         """
@@ -72,7 +74,7 @@ class Transport:
         else:
             lines.append("transfer-encoding: chunked" if length is None else f"content-length: {length}")
         head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-        answer = await self._exchange(method, head, sent, seconds)
+        answer = await self._exchange(head, sent, seconds, again=method in _AGAIN if again is None else again)
         try:
             if answer.status >= 400:
                 wire.refused(_Refusal(answer, await answer.read()))
@@ -80,8 +82,8 @@ class Transport:
         finally:
             self._release(answer)
 
-    async def _exchange(self, method: str, head: bytes, body: Body, seconds: float | None) -> Answer:
-        again = method in _AGAIN and isinstance(body, bytes)
+    async def _exchange(self, head: bytes, body: Body, seconds: float | None, *, again: bool) -> Answer:
+        again = again and isinstance(body, bytes)
         while True:
             connection = await self._connection()
             try:
