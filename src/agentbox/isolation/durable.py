@@ -45,7 +45,8 @@ class DurableRequest:
     /work and, the same, at /root; the backend sees to it that the box's user may write there and that what it writes
     does not become a danger on the host. `user` is "agent" (no privileges) or "root" (of the box alone). `environment`
     holds variables that every command gets. `owner` is "PID:START", the process that the box dies with and its start in
-    clock ticks since boot, for labels. `network` is joined in place of one that leads nowhere.
+    clock ticks since boot, for labels. `network` is joined in place of one that leads nowhere. `disk_held` says that
+    the file system holds the size of the workspace; `spares` makes others like it, where it is new and empty.
     """
 
     name: str
@@ -56,6 +57,25 @@ class DurableRequest:
     environment: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
     network: Network | None = None
+    disk_held: bool = False
+    spares: Spares | None = None
+
+
+class Spares(Protocol):
+    """Workspaces for boxes that are built before they are asked for. Calls block for a moment."""
+
+    @property
+    def key(self) -> str:
+        """The same for two that make workspaces that are alike."""
+
+    def make(self) -> str:
+        """An empty one. Raises OSError, WorkspaceError."""
+
+    def give(self, spare: str, workspace: str) -> None:
+        """Put it in place of another empty one. Raises OSError, WorkspaceError."""
+
+    def discard(self, spare: str) -> None:
+        """Remove it. Does not raise."""
 
 
 class AgentStream(Protocol):

@@ -99,7 +99,7 @@ class JailDurable:
         return JailBox(request, box, live, self.enforcement(request))
 
     def enforcement(self, request: DurableRequest) -> Enforcement:
-        """What holds what: the workspace lies on the host's disk, whose space nothing here counts."""
+        """What holds what: the workspace lies on the host's disk, whose space its file system counts, or nothing."""
         held = self._facilities.held
         return Enforcement(
             filesystem=Layer.KERNEL,
@@ -108,7 +108,7 @@ class JailDurable:
             memory=Layer.KERNEL if "memory" in held else Layer.SUPERVISOR,
             pids=Layer.KERNEL,
             cpu=Layer.KERNEL if "cpu" in held else Layer.NONE,
-            disk=Layer.NONE,
+            disk=Layer.KERNEL if request.disk_held else Layer.NONE,
         )
 
     async def leftovers(self) -> Sequence[Leftover]:

@@ -28,6 +28,7 @@ MS_NOSUID = 2
 MS_NODEV = 4
 MS_NOEXEC = 8
 MS_REMOUNT = 32
+MS_NOATIME = 1024
 MS_BIND = 0x1000
 MS_MOVE = 0x2000
 MS_REC = 0x4000
@@ -105,6 +106,11 @@ def bind(source: str, target: str) -> None:
 def detach(target: str) -> None:
     """Unmount lazily: gone from the tree at once, released when the last user is."""
     check(f"umount {target}", libc.umount2(os.fsencode(target), _MNT_DETACH))
+
+
+def unmount(target: str) -> None:
+    """Unmount at once. Raises OSError EBUSY while something uses it."""
+    check(f"umount {target}", libc.umount2(os.fsencode(target), 0))
 
 
 def below(directory: str, process: str = "self", *, source: str | None = None) -> list[str]:

@@ -58,6 +58,10 @@ _SOCK_KIND = 0xF
 # succeeds and does nothing.
 _SOL_SOCKET, _SO_LINGER = 1, 13
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+# Whoever may write to a directory of btrfs may make subvolumes there, which no limit of a workspace holds. FICLONE,
+# FICLONERANGE and FIDEDUPERANGE have its kind too, but are for files of any file system.
+_IOCTL_KIND, _BTRFS = 0xFF00, 0x9400
+_SHARING = (0x40049409, 0x4020940D, 0xC0189436)
 _PERSONALITIES = (0, 0xFFFFFFFF)
 _SET_ID = 0o6000
 _S_IFMT, _S_IFCHR, _S_IFBLK = 0o170000, 0o020000, 0o060000
@@ -233,7 +237,12 @@ def build(machine: str | None = None) -> bytes:
     program.label("ioctl")
     program.load(_argument(1))
     program.jump(_JEQ, _TIOCSTI, "refused")
-    program.jump(_JEQ, _TIOCLINUX, "refused", "allowed")
+    program.jump(_JEQ, _TIOCLINUX, "refused")
+    for value in _SHARING:
+        program.jump(_JEQ, value, "allowed")
+    program.mask(_IOCTL_KIND)
+    program.jump(_JEQ, _BTRFS, None, "allowed")
+    program.answer(_ERRNO | errno.ENOTTY)
     program.label("setsockopt")
     program.load(_argument(1))
     program.jump(_JEQ, _SOL_SOCKET, None, "allowed")

@@ -39,6 +39,7 @@ from agentbox.sandbox.trace_files import TraceFile, make_room, trace_file
 from agentbox.sandbox.way_out import SandboxPolicy, read_policy
 from agentbox.trace.background import Subject, TraceLog
 from agentbox.trace.keys import KeyStore
+from agentbox.workspace.volumes import close_volumes, open_volumes
 
 _log = logging.getLogger("agentbox.sandbox")
 
@@ -78,10 +79,16 @@ class LocalSandbox:
             if self._place is not None:
                 return
             settings, _ = load()
-            directories = self._make_directories(settings.resolved_state_dir())
+            state = settings.resolved_state_dir()
+            directories = self._make_directories(state)
             shared = grounds()
             try:
-                facilities = await shared.enter(settings)
+                await self._open_volumes(settings, directories)
+                try:
+                    facilities = await shared.enter(settings)
+                except BaseException:
+                    await asyncio.to_thread(close_volumes, state)
+                    raise
                 try:
                     name = self.options.backend
                     backend = make_durable(name, facilities) if name else preferred(facilities)
@@ -105,6 +112,7 @@ class LocalSandbox:
                         raise
                 except BaseException:
                     await shared.leave()
+                    await asyncio.to_thread(close_volumes, state)
                     raise
             except SandboxError:
                 raise
@@ -128,8 +136,9 @@ class LocalSandbox:
             self._commands.close()
             if self._directories is not None:
                 await asyncio.to_thread(self._directories.remove, place)
-            if self._grounds is not None:
+            if self._grounds is not None and self._settings is not None:
                 await self._grounds.leave()
+                await asyncio.to_thread(close_volumes, self._settings.resolved_state_dir())
 
     async def reset(self) -> None:
         """The box anew, around the same workspace: everything that ran in it is ended. Raises SandboxError."""
@@ -149,6 +158,8 @@ class LocalSandbox:
     async def _build(self) -> None:
         assert self._backend is not None
         assert self._place is not None
+        assert self._directories is not None
+        files, volumes = self._place.files, self._directories.volumes
         request = DurableRequest(
             name=self._place.name,
             workspace=str(self._place.workspace),
@@ -157,6 +168,8 @@ class LocalSandbox:
             image=self.options.image,
             environment=self._base_environment(),
             owner=owner_name(),
+            disk_held=files is not None and files.held,
+            spares=volumes.spares(self._limit_bytes) if volumes is not None and self._place.is_fresh else None,
         )
         if self._policy is not None:
             assert self._grounds is not None
@@ -183,6 +196,16 @@ class LocalSandbox:
     def _base_environment(self) -> dict[str, str]:
         user = self.options.user
         return {"HOME": HOME, "USER": user, "LOGNAME": user, "LANG": "C.UTF-8", **self.options.env}
+
+    @property
+    def _limit_bytes(self) -> int:
+        return self.options.limits.disk_mb << 20
+
+    async def _open_volumes(self, settings: Settings, directories: SandboxDirectories) -> None:
+        size = settings.workspace_volumes_mb << 20
+        state, choice = settings.resolved_state_dir(), settings.workspace_volumes
+        directories.volumes = await asyncio.to_thread(open_volumes, state, choice, size)
+        directories.limit_bytes = self._limit_bytes
 
     # ---- what another owner of boxes does otherwise
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where sandboxes live on the host: `STATE/sandboxes/OWNER/NAME`, and `STATE/workspaces/NAME` for those that are kept.
+"""Where sandboxes live on the host: `STATE/sandboxes/OWNER/NAME`; their workspaces are of workspace.volumes.
 
 The owner part tells a killed process's sandboxes from a living one's: they are removed at the next start.
 """
@@ -12,13 +12,14 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from agentbox.errors import ConfigError, SandboxError, WorkspaceError
+from agentbox.errors import AgentboxError, ConfigError, SandboxError, WorkspaceError
 from agentbox.linux.cgroup_owners import is_dead, owner_name
 from agentbox.records import dataclass
 from agentbox.workspace.removal import remove_tree
+from agentbox.workspace.volumes import Volumes, Workspace
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _NOTE = "sandbox.json"
@@ -26,12 +27,19 @@ _NOTE = "sandbox.json"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The directories of one sandbox. `kept` says whether the workspace outlives it."""
+    """The directories of one sandbox. `kept` says whether the workspace outlives it; `files` is what is known of the
+    workspace, None for a directory that the caller named."""
 
     name: str
     directory: Path
     workspace: Path
     kept: bool
+    files: Workspace | None = None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the workspace is new with the sandbox, so that another like it does as well."""
+        return self.files is not None and not self.kept
 
     @property
     def spools(self) -> str:
@@ -50,16 +58,20 @@ class Remnant:
 
 
 class SandboxDirectories:
-    """The directories of this process's sandboxes, and those of dead ones."""
+    """The directories of this process's sandboxes, and those of dead ones. `volumes` is where workspaces are made, and
+    must be set before `make`; `limit_bytes` is how large each may become; `fill` makes one that is not empty."""
 
     def __init__(self, state: Path) -> None:
+        self.volumes: Volumes | None = None
+        self.limit_bytes = 0
+        self.fill: Callable[[Volumes, str], Workspace] | None = None
         self._state = state
         self._all = state / "sandboxes"
         self._mine = self._all / owner_name()
 
     def make(self, backend: str, workspace: str | os.PathLike[str] | None) -> Place:
         """Directories of a new sandbox. `workspace` is None for one that goes with it, the name of a kept one, or an
-        existing directory. Raises ConfigError, SandboxError."""
+        existing directory. Raises ConfigError, SandboxError, WorkspaceError, NotFoundError."""
         name = f"agentbox-{secrets.token_hex(6)}"
         directory = self._mine / name
         try:
@@ -67,38 +79,48 @@ class SandboxDirectories:
             for above in (self._all, self._mine):
                 above.chmod(0o700)
             (directory / "spools").mkdir(mode=0o700)
-            found, kept = self._workspace(directory, workspace)
-            note = {"name": name, "backend": backend, "started": _now(), "workspace": str(found), "kept": kept}
+            place = self._place(name, directory, workspace)
+            note = {
+                "name": name,
+                "backend": backend,
+                "started": _now(),
+                "workspace": str(place.workspace),
+                "kept": place.kept,
+            }
             (directory / _NOTE).write_text(json.dumps(note))
         except OSError as error:
             raise ConfigError(
                 f"the state directory {self._state} cannot be used: {error}",
                 hint="set AGENTBOX_STATE_DIR to a directory that this user may write to",
             ) from error
-        return Place(name, directory, found, kept)
+        except BaseException:
+            _remove(self._mine, name)
+            raise
+        return place
 
-    def _workspace(self, directory: Path, workspace: str | os.PathLike[str] | None) -> tuple[Path, bool]:
-        if workspace is None:
-            made = directory / "work"
-            made.mkdir(mode=0o755)
-            return made, False
-        text = os.fspath(workspace)
-        if os.sep not in text:
-            if not _NAME.match(text):
+    def _place(self, name: str, directory: Path, workspace: str | os.PathLike[str] | None) -> Place:
+        if workspace is not None and os.sep in os.fspath(workspace):
+            path = Path(workspace).resolve()
+            if not path.is_dir():
                 raise SandboxError(
-                    f"workspace {text!r} is no name", hint="use letters, digits, `.`, `_`, `-`; or a path with a /"
+                    f"workspace {path} is no directory", hint="make it first, or give a name without a /"
                 )
-            kept = self._state / "workspaces"
-            kept.mkdir(exist_ok=True, mode=0o700)
-            (kept / text).mkdir(exist_ok=True, mode=0o755)
-            return kept / text, True
-        path = Path(text).resolve()
-        if not path.is_dir():
-            raise SandboxError(f"workspace {path} is no directory", hint="make it first, or give a name without a /")
-        return path, True
+            return Place(name, directory, path, kept=True)
+        assert self.volumes is not None
+        if workspace is not None:
+            text = check_name(os.fspath(workspace))
+            files = self.volumes.named(text, self.limit_bytes)
+        elif self.fill is not None:
+            files = self.fill(self.volumes, name)
+        else:
+            files = self.volumes.new(name, self.limit_bytes)
+        return Place(name, directory, files.path, files.kept, files)
 
     def remove(self, place: Place) -> None:
         """Remove a sandbox's directories but a kept workspace. Does not raise; what is left goes at the next start."""
+        if place.files is not None and not place.kept and self.volumes is not None:
+            with contextlib.suppress(AgentboxError, OSError):
+                self.volumes.remove(place.files)
         _remove(self._mine, place.name)
         with contextlib.suppress(OSError):
             self._mine.rmdir()
@@ -112,6 +134,8 @@ class SandboxDirectories:
         found = self.remnants()
         for owner in self._dead():
             _remove(self._all, owner.name)
+        if self.volumes is not None:
+            self.volumes.sweep()
         return found
 
     def _dead(self) -> list[Path]:
@@ -120,12 +144,18 @@ class SandboxDirectories:
         return []
 
 
+def check_name(name: str) -> str:
+    """The name of a workspace, as it is. Raises SandboxError."""
+    if not _NAME.match(name):
+        raise SandboxError(
+            f"workspace {name!r} is no name", hint="use letters, digits, `.`, `_`, `-`; or a path with a /"
+        )
+    return name
+
+
 def _sandboxes_in(owner: Path) -> Iterator[Remnant]:
     with contextlib.suppress(OSError), os.scandir(owner) as entries:
         for entry in entries:
-            if entry.name.startswith("."):
-                # A workspace that waited for its sandbox.
-                continue
             note = {}
             with contextlib.suppress(OSError, ValueError):
                 note = json.loads(Path(entry.path, _NOTE).read_text())

@@ -112,7 +112,8 @@ class DockerDurable:
         return {path: ground.listen(path) for path in paths}
 
     def enforcement(self, request: DurableRequest) -> Enforcement:
-        """What holds what: the workspace lies on the host's disk, whose space nothing here counts."""
+        """What holds what: the workspace lies on the host's disk, whose space its file system counts, or nothing; root
+        of a container may also fill the engine's."""
         held = Layer.KERNEL if self._daemon.limits_hold else Layer.NONE
         return Enforcement(
             filesystem=Layer.KERNEL,
@@ -121,7 +122,7 @@ class DockerDurable:
             memory=held,
             pids=Layer.KERNEL if self._daemon.runs_gvisor else held,
             cpu=held,
-            disk=Layer.NONE,
+            disk=Layer.KERNEL if request.disk_held and request.user != "root" else Layer.NONE,
         )
 
     async def leftovers(self) -> Sequence[Leftover]:

@@ -7,13 +7,11 @@ can end it; where one does nevertheless, gVisor ends, and the box is gone.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from agentbox.errors import IsolationError
+from agentbox.errors import IsolationError, WorkspaceError
 from agentbox.isolation.backends.gvisor import images, planning
 from agentbox.isolation.backends.gvisor.building import build
 from agentbox.isolation.backends.gvisor.live import GvisorLiveBox
@@ -26,6 +24,7 @@ from agentbox.isolation.durable import (
     DurableBox,
     DurableRequest,
     Leftover,
+    Spares,
     agent_commands,
     agent_files,
 )
@@ -33,9 +32,8 @@ from agentbox.isolation.durable_jail import JailBox
 from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.plan import LaunchPlan, durable_plan, jail_plan
 from agentbox.isolation.requirement import Requirement
-from agentbox.linux.cgroup_owners import owner_name
 from agentbox.models import Confinement, Enforcement, Layer, Limits
-from agentbox.records import dataclass, replace
+from agentbox.records import dataclass, field, replace
 
 # CHOWN, DAC_OVERRIDE, FOWNER, SETGID, SETUID: what installing software takes.
 ROOT_CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 6 | 1 << 7
@@ -47,13 +45,14 @@ _OWN_PROCESSES = 24
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a box in stock was made with, the environment of its agent, and the directory in which its workspace
-    waits."""
+    """What a box in stock was made with, the environment of its agent, and what makes its workspace; `key` is that of
+    `spares`, which alone is compared."""
 
     confinement: Confinement
     user: str
     environment: frozenset[tuple[str, str]]
-    directory: str
+    key: str
+    spares: Spares = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +62,7 @@ class Prepared:
     live: GvisorLiveBox
     stream: AgentStream
     workspace: str
+    spares: Spares
 
     def is_alive(self) -> bool:
         """See Waiting."""
@@ -72,8 +72,7 @@ class Prepared:
         """See Waiting."""
         await self.stream.close()
         await self.live.destroy()
-        with contextlib.suppress(OSError):
-            os.rmdir(self.workspace)
+        self.spares.discard(self.workspace)
 
 
 class GvisorBox(JailBox):
@@ -167,16 +166,16 @@ class GvisorDurable:
         )
 
     async def _from_stock(self, request: DurableRequest) -> Prepared | None:
-        """A box that waited around a workspace of its own, which is moved to where the request wants one: an empty
-        directory beside it."""
-        directory = os.path.dirname(os.path.dirname(request.workspace))
-        if request.network is not None or request.image is not None or os.path.basename(directory) != owner_name():
+        """A box that waited around a workspace of its own, which is put where the request wants an empty one."""
+        spares = request.spares
+        if request.network is not None or request.image is not None or spares is None:
             return None
         with os.scandir(request.workspace) as entries:
             if any(entries):
                 return None
         stock = stock_of(self._facilities, self._make)
-        found = stock.take(Kind(request.confinement, request.user, frozenset(request.environment.items()), directory))
+        environment = frozenset(request.environment.items())
+        found = stock.take(Kind(request.confinement, request.user, environment, spares.key, spares))
         if found is None:
             return None
         try:
@@ -184,19 +183,18 @@ class GvisorDurable:
             os.chmod(found.workspace, there.st_mode & 0o7777)
             if (there.st_uid, there.st_gid) != (os.geteuid(), os.getegid()):
                 raise PermissionError("the box shows the files of another owner as its user's")
-            os.rename(found.workspace, request.workspace)
-        except OSError:
+            spares.give(found.workspace, request.workspace)
+        except (OSError, WorkspaceError):
             await found.destroy()
             return None
         found.live.start_kind = "made"
         return found
 
     async def _make(self, kind: Kind) -> Prepared:
-        workspace = f"{kind.directory}/.stock-{secrets.token_hex(6)}"
         try:
-            os.mkdir(workspace, 0o700)
-        except OSError as error:
-            raise IsolationError(f"{workspace} cannot be made: {error.strerror}") from error
+            workspace = kind.spares.make()
+        except (OSError, WorkspaceError) as error:
+            raise IsolationError(f"no workspace can be made for a box in stock: {error}") from error
         request = DurableRequest("", workspace, kind.confinement, user=kind.user, environment=dict(kind.environment))
         live = None
         try:
@@ -206,14 +204,14 @@ class GvisorDurable:
         except BaseException as error:
             if live is not None:
                 await live.destroy()
-            os.rmdir(workspace)
+            kind.spares.discard(workspace)
             if isinstance(error, OSError):
                 raise IsolationError(f"no agent can be started in a gVisor box: {error}") from error
             raise
-        return Prepared(live, stream, workspace)
+        return Prepared(live, stream, workspace, kind.spares)
 
     def enforcement(self, request: DurableRequest) -> Enforcement:
-        """What holds what: the workspace lies on the host's disk, whose space nothing here counts."""
+        """What holds what: the workspace lies on the host's disk, whose space its file system counts, or nothing."""
         held = self._facilities.held
         return Enforcement(
             filesystem=Layer.KERNEL,
@@ -222,7 +220,7 @@ class GvisorDurable:
             memory=Layer.KERNEL if "memory" in held else Layer.NONE,
             pids=Layer.KERNEL,
             cpu=Layer.KERNEL if "cpu" in held else Layer.NONE,
-            disk=Layer.NONE,
+            disk=Layer.KERNEL if request.disk_held else Layer.NONE,
         )
 
     async def leftovers(self) -> Sequence[Leftover]:
