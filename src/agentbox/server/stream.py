@@ -42,7 +42,7 @@ class Utf8Pieces:
     def feed(self, chunk: bytes, *, final: bool = False) -> list[str | bytes]:
         """Text and bytes in their order. After `final` nothing is held back."""
         data = self._held + chunk
-        end = len(data) if final else len(data) - _open_character(data)
+        end = len(data) if final else len(data) - open_character(data)
         self._held = data[end:]
         data = data[:end]
         pieces: list[str | bytes] = []
@@ -57,7 +57,7 @@ class Utf8Pieces:
         return pieces
 
 
-def _open_character(data: bytes) -> int:
+def open_character(data: bytes) -> int:
     """How many bytes at the end begin a character that is not complete."""
     for back in range(1, min(3, len(data)) + 1):
         byte = data[-back]

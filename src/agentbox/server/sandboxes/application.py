@@ -13,7 +13,7 @@ from agentbox.server.body import BodyBudget
 from agentbox.server.gate import Gate
 from agentbox.server.problems import Problem
 from agentbox.server.routing import Router
-from agentbox.server.sandboxes import routes_commands, routes_life
+from agentbox.server.sandboxes import routes_commands, routes_files, routes_life, routes_output, routes_tools
 from agentbox.server.sandboxes.collection import Sandboxes
 from agentbox.server.sandboxes.keeper_socket import OWNER_HEADER, PRESENCE_PATH
 from agentbox.server.sandboxes.presence import Presence
@@ -52,6 +52,6 @@ def create_keeper_app(sandboxes: Sandboxes, settings: Settings, presence: Presen
     router = Router()
     desk = Desk(sandboxes, settings, BodyBudget(settings.max_body_bytes, shared=True), stopping)
     router.add("GET", PRESENCE_PATH, presence)
-    for routes in (routes_life, routes_commands):
+    for routes in (routes_life, routes_commands, routes_output, routes_tools, routes_files):
         routes.add(router, desk)
     return KeeperApplication(KeeperGate(router, KeyRing({}), HostRule(frozenset(), any_address=False)), stopping)

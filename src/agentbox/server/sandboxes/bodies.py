@@ -93,3 +93,17 @@ class ResizeBody(Closed):
 
     rows: kinds.Length
     columns: kinds.Length
+
+
+class DirectoryBody(Closed):
+    """A directory to be made, with its parents."""
+
+    path: kinds.Path
+    mode: kinds.Octal | None = Field(None, description="permission bits as octal digits; 0755 when it is not said")
+
+
+class MoveBody(Closed):
+    """Something that gets another name."""
+
+    path: kinds.Path
+    to: kinds.Path

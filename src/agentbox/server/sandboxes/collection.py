@@ -17,9 +17,10 @@ from agentbox.errors import AgentboxError, NotFoundError, OverloadedError, Quota
 from agentbox.isolation.durable_registry import DURABLE
 from agentbox.sandbox.options import SandboxOptions, read_options
 from agentbox.server.sandboxes.journal import Journal, SandboxRow
-from agentbox.server.sandboxes.kept import RUNNING, KeptSandbox
+from agentbox.server.sandboxes.kept import RUNNING, Grounds, KeptSandbox
 from agentbox.workspace.removal import remove_tree
 from agentbox.workspace.vault import owner_directory
+from agentbox.workspace.volumes import Volumes, close_volumes, open_volumes
 
 _ID = re.compile(r"sbx-[0-9a-f]{16}\Z")
 _LOST = "the keeper process ended, and the box with it"
@@ -34,7 +35,10 @@ class Sandboxes:
         self._journal = journal
         self._all: dict[str, KeptSandbox] = {}
         self._beginning: dict[str, str] = {}
-        self._root = settings.resolved_state_dir() / "durable"
+        self._state = settings.resolved_state_dir()
+        self._root = self._state / "durable"
+        self._volumes: Volumes | None = None
+        self._opening = asyncio.Lock()
 
     @classmethod
     async def open(cls, settings: Settings) -> Sandboxes:
@@ -56,6 +60,18 @@ class Sandboxes:
             with contextlib.suppress(AgentboxError, OSError):
                 await sandbox.rest()
         self._journal.close()
+        if self._volumes is not None:
+            await asyncio.to_thread(close_volumes, self._state)
+
+    async def volumes(self) -> Volumes:
+        """Where workspaces lie, from the first use on. Raises WorkspaceError."""
+        async with self._opening:
+            if self._volumes is None:
+                size = self.settings.workspace_volumes_mb << 20
+                self._volumes = await asyncio.to_thread(
+                    open_volumes, self._state, self.settings.workspace_volumes, size
+                )
+            return self._volumes
 
     def hold_boxes(self) -> bool:
         """Whether any sandbox has a box."""
@@ -91,26 +107,28 @@ class Sandboxes:
         self._beginning[row.id] = owner
         try:
             sandbox = self._make(row)
+            volumes = await self.volumes()
             try:
                 await sandbox.start()
-                sandbox.note(backend=sandbox.backend)
+                sandbox.note_box()
             except BaseException:
                 await sandbox.stop()
-                await asyncio.to_thread(self._remove_directory, sandbox)
+                await asyncio.to_thread(self._remove, sandbox, volumes, with_named=False)
                 raise
             self._all[row.id] = sandbox
         finally:
             del self._beginning[row.id]
         return sandbox
 
-    async def delete(self, owner: str, sandbox_id: str) -> None:
-        """End it, and remove it with everything but a workspace that has a name."""
+    async def delete(self, owner: str, sandbox_id: str, *, keep_workspace: bool = True) -> None:
+        """End it, and remove it with everything; `keep_workspace` keeps one that has a name."""
         sandbox = self.get(owner, sandbox_id)
         del self._all[sandbox_id]
         await sandbox.stop()
         await sandbox.history.settle()
+        await asyncio.to_thread(self._remove, sandbox, await self.volumes(), with_named=not keep_workspace)
+        # Last: what is not removed by now is found in the journal.
         self._journal.forget_sandbox(sandbox_id)
-        await asyncio.to_thread(self._remove_directory, sandbox)
 
     # ---- how it is done
 
@@ -155,10 +173,8 @@ class Sandboxes:
         of_owner = owner_directory(row.owner)
         if not _ID.match(row.id):
             raise ValueError(f"{row.id!r} is no id of a sandbox")
-        options = self._options(row.facts["wanted"])
-        return KeptSandbox(
-            row, options, self._root / "boxes" / of_owner / row.id, self._root / "workspaces" / of_owner, self._journal
-        )
+        ground = Grounds(self._root / of_owner / row.id, f"of-{of_owner}", f"boxes-{of_owner}")
+        return KeptSandbox(row, self._options(row.facts["wanted"]), ground, self._journal)
 
     def _options(self, wanted: dict[str, Any]) -> SandboxOptions:
         settings = self.settings
@@ -183,11 +199,21 @@ class Sandboxes:
             spool_bytes=settings.sandbox_spool_bytes,
         )
 
-    @staticmethod
-    def _remove_directory(sandbox: KeptSandbox) -> None:
+    def _remove(self, sandbox: KeptSandbox, volumes: Volumes, *, with_named: bool) -> None:
+        name = sandbox.options.workspace
+        if name is None or (with_named and not self._used_by_another(sandbox)):
+            with contextlib.suppress(AgentboxError, OSError):
+                volumes.remove(sandbox.workspace_in(volumes))
         with contextlib.suppress(AgentboxError, OSError):
             fd = os.open(sandbox.directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 remove_tree(fd, sandbox.directory.name)
             finally:
                 os.close(fd)
+
+    def _used_by_another(self, sandbox: KeptSandbox) -> bool:
+        return any(
+            other.options.workspace == sandbox.options.workspace
+            for other in self.of_owner(sandbox.owner)
+            if other is not sandbox
+        )

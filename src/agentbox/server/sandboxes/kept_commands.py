@@ -73,6 +73,8 @@ class KeptCommand:
         return {
             "id": self.id,
             "argv": facts["argv"],
+            "merged": self.stderr is None,
+            "closed": self.closed,
             "running": command is not None and command.running,
             **{name: facts[name] for name in TOLD},
             "started_at": facts["started_at"],

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import errno
 import math
 import re
@@ -176,6 +177,19 @@ class Query:
         if not 0 < len(value) <= longest or "\0" in value:
             raise fault(name, f"Must be 1 to {longest} characters without NUL", value)
         return value
+
+    def path(self, default: str | None = None) -> str:
+        """The path of a file: text, or base64 for names that are not UTF-8."""
+        encoded = self._values.get("path_b64")
+        if encoded is None:
+            return self.text("path", default)
+        try:
+            raw = base64.b64decode(encoded, validate=True)
+        except ValueError:
+            raise fault("path_b64", "Must be standard base64 with padding", encoded) from None
+        if not 0 < len(raw) <= 4 * 4096 or b"\0" in raw:
+            raise fault("path_b64", "Must be 1 to 4096 characters without NUL", encoded)
+        return raw.decode("utf-8", "surrogateescape")
 
     def octal(self, name: str) -> int | None:
         """Permission bits as octal digits."""

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 
 from agentbox.server.routing import Router
 from agentbox.server.sandboxes.bodies import SandboxBody
-from agentbox.server.sandboxes.reading import Desk, json_answer, started
+from agentbox.server.sandboxes.reading import Desk, Query, json_answer, started
 from agentbox.server.sandboxes.shapes import sandbox_body
 
 
@@ -32,7 +32,8 @@ def add(router: Router, desk: Desk) -> None:
         return json_answer(await sandbox_body(desk.sandbox(request), ceiling))
 
     async def delete(request: Request) -> ASGIApp:
-        await desk.sandboxes.delete(request.state.owner, request.path_params["sandbox_id"])
+        keep = Query(request).choice("keep_workspace", ("true", "false")) == "true"
+        await desk.sandboxes.delete(request.state.owner, request.path_params["sandbox_id"], keep_workspace=keep)
         return Response(status_code=204)
 
     async def reset(request: Request) -> ASGIApp:

@@ -12,7 +12,6 @@ from agentbox.server.sandboxes.kept_commands import KeptCommand
 from agentbox.server.sandboxes.kept_spool import KeptSpool
 from agentbox.server.schemas import denial_body
 
-RESOURCES = ("filesystem", "network", "exec", "memory", "pids", "cpu", "disk")
 _SHOWN_DENIALS = 100
 
 
@@ -46,7 +45,7 @@ async def sandbox_body(sandbox: KeptSandbox, ceiling: int) -> dict[str, Any]:
         },
         "idle_timeout_seconds": options.idle_timeout,
         "max_lifetime_seconds": options.max_lifetime,
-        "enforcement": {name: getattr(sandbox.enforcement, name).value for name in RESOURCES},
+        "enforcement": sandbox.facts["enforcement"],
         "policy_sha256": hashlib.sha256(policy.encode()).hexdigest() if policy is not None else None,
         "denials": [denial_body(denial) for denial in sandbox.denials[-_SHOWN_DENIALS:]],
     }
