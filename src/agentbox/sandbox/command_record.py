@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: MIT
-"""What a trace says of one command: what it wrote, how it ended, what ended it."""
+"""What a trace says of one command: what it wrote, how it ended, what ended it.
+
+A command may take no longer than a millisecond, so what can wait is done by the thread that writes the trace.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-# Operation, arguments, process in the box.
-Note = Callable[[str, Mapping[str, Any], int | None], None]
+if TYPE_CHECKING:
+    # Operation; arguments, or what gives them later; process in the box.
+    Note = Callable[[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]], int | None], None]
+
+
+_UNHASHED_BYTES = 8192
 
 
 class Ended(Protocol):
-    """What of a command is recorded."""
+    """What of a command is recorded; nothing of it changes once it has ended."""
 
     pid: int | None
     exit_code: int | None
@@ -27,21 +34,56 @@ class Ended(Protocol):
         """Since its start."""
 
 
+class _Stream:
+    """What was written to one of its streams. Little is kept as it is: to begin a hash is dear."""
+
+    __slots__ = ("_digest", "_pieces", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._pieces: list[bytes] = []
+        self._digest: Any = None
+
+    def add(self, data: bytes) -> None:
+        """More of it."""
+        self.size += len(data)
+        if self._digest is None:
+            self._pieces.append(data)
+            if self.size <= _UNHASHED_BYTES:
+                return
+            self._digest = hashlib.sha256()
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+        self._digest.update(data)
+
+    def now(self) -> Callable[[], tuple[int, str]]:
+        """Its size and its hash as they are now."""
+        size, pieces = self.size, tuple(self._pieces)
+        digest = None if self._digest is None else self._digest.copy()
+        return lambda: (size, (digest or hashlib.sha256(b"".join(pieces))).hexdigest())
+
+
 class CommandRecord:
     """`number` tells the commands of a sandbox apart in its trace."""
+
+    __slots__ = ("_input_bytes", "_note", "_number", "_streams", "_told")
 
     def __init__(self, note: Note, number: int) -> None:
         self._note = note
         self._number = number
-        self._bytes = [0, 0]
-        self._hashes = [hashlib.sha256(), hashlib.sha256()]
+        self._streams: dict[str, _Stream] = {}
         self._input_bytes = 0
-        self._told = [0, 0]
+        # Whether everything that it wrote is told.
+        self._told = True
 
     def wrote(self, data: bytes, *, error: bool) -> None:
         """It wrote to its stdout, or to its stderr where that is apart."""
-        self._bytes[error] += len(data)
-        self._hashes[error].update(data)
+        name = "stderr" if error else "stdout"
+        stream = self._streams.get(name)
+        if stream is None:
+            stream = self._streams[name] = _Stream()
+        stream.add(data)
+        self._told = False
 
     def was_sent(self, size: int) -> None:
         """So many bytes were written to its stdin."""
@@ -54,24 +96,30 @@ class CommandRecord:
 
     def ended(self, command: Ended) -> None:
         """Its process has ended."""
-        facts = {
-            "exit_code": command.exit_code,
-            "signal": command.signal,
-            "timed_out": command.timed_out or None,
-            "lost": command.lost,
-            "cpu_ms": command.cpu_ms,
-            "max_memory_bytes": command.max_memory_bytes,
-            "stdin_bytes": self._input_bytes or None,
-        }
-        self._told = list(self._bytes)
-        seconds = round(command.elapsed_seconds, 6)
-        args = {"command": self._number, "seconds": seconds, **_known(facts), **self._output()}
+        self._told = True
+        number, sent, output = self._number, self._input_bytes, self._output()
+
+        def args() -> dict[str, Any]:
+            # Integers alone: what has fractions, or objects in it, takes three times as long to spell.
+            facts = {
+                "exit_code": command.exit_code,
+                "signal": command.signal,
+                "timed_out": command.timed_out or None,
+                "lost": command.lost,
+                "elapsed_us": int(command.elapsed_seconds * 1e6),
+                "cpu_us": None if command.cpu_ms is None else int(command.cpu_ms * 1e3),
+                "max_memory_bytes": command.max_memory_bytes,
+                "stdin_bytes": sent or None,
+            }
+            return {"command": number, **_known(facts), **_all(output)}
+
         self._note("command.end", args, command.pid)
 
     def over(self, command: Ended) -> None:
         """Nothing that it started runs any more. What was left running may have written."""
-        if self._bytes != self._told:
-            self._note("command.output", {"command": self._number, **self._output()}, command.pid)
+        if not self._told:
+            self._told = True
+            self._note("command.output", {"command": self._number, **_all(self._output())}, command.pid)
 
     def signalled(self, number: int, pid: int | None) -> None:
         """Its process group was sent a signal."""
@@ -82,12 +130,15 @@ class CommandRecord:
         args = {"command": self._number, "grace_seconds": grace_seconds, "left": left}
         self._note("command.kill", args, pid)
 
-    def _output(self) -> dict[str, Any]:
-        return {
-            name: {"bytes": size, "sha256": digest.hexdigest()}
-            for name, size, digest in zip(("stdout", "stderr"), self._bytes, self._hashes, strict=True)
-            if size
-        }
+    def _output(self) -> list[tuple[str, Callable[[], tuple[int, str]]]]:
+        return [(name, stream.now()) for name, stream in self._streams.items()]
+
+
+def _all(output: list[tuple[str, Callable[[], tuple[int, str]]]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, now in output:
+        found[f"{name}_bytes"], found[f"{name}_sha256"] = now()
+    return found
 
 
 def _known(facts: Mapping[str, Any]) -> dict[str, Any]:

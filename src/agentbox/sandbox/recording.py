@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agentbox.engine import refused_sockets
@@ -71,18 +71,18 @@ class Recording:
 
     # ---- what its owner does
 
-    def note(self, op: str, args: Mapping[str, Any], pid: int | None = None) -> None:
-        """Record something that the owner did or saw. `args` are not changed any more."""
+    def note(self, op: str, args: Mapping[str, Any] | Callable[[], Mapping[str, Any]], pid: int | None = None) -> None:
+        """Record something that the owner did or saw. `args` are not changed any more; or they are called for later."""
         if self.log is not None:
             self.log.append("observe", op, args, pid=pid)
 
-    def command(self, args: Mapping[str, Any]) -> CommandRecord | None:
+    def command(self, args: Callable[[], Mapping[str, Any]]) -> CommandRecord | None:
         """Record that a command is about to be started; what becomes of it is told to what this gives."""
         if self.log is None:
             return None
         number = next(self._numbers)
         self._commands = number
-        self.note("command.start", {"command": number, **args})
+        self.note("command.start", lambda: {"command": number, **args()})
         return CommandRecord(self.note, number)
 
     def withheld(self, name: str, verdict: Decision) -> None:

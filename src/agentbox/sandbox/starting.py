@@ -43,7 +43,7 @@ class Commands:
         link: Callable[[], Awaitable[AgentLink]],
         make_spool: Callable[[], Spool],
         began: Callable[[Command], None] = lambda _: None,
-        record: Callable[[Mapping[str, Any]], CommandRecord | None] = lambda _: None,
+        record: Callable[[Callable[[], dict[str, Any]]], CommandRecord | None] = lambda _: None,
     ) -> None:
         self._link = link
         self._make_spool = make_spool
@@ -131,15 +131,19 @@ class Commands:
         if terminal is not None:
             environment.setdefault("TERM", "xterm-256color")
         directory = posixpath.normpath(posixpath.join(WORKSPACE, cwd or ""))
-        facts = {
-            "argv": list(argv),
-            "cwd": directory,
-            "user": user or None,
-            "env": sorted(environment),
-            "stdin": stdin is not False,
-            "terminal": list(terminal) if terminal is not None else None,
-        }
-        command.record = self._record({name: value for name, value in facts.items() if value})
+
+        def facts() -> dict[str, Any]:
+            known = {
+                "argv": list(command.argv),
+                "cwd": directory,
+                "user": user,
+                "env": sorted(environment),
+                "stdin": bool(flags & StartFlag.STDIN),
+                "terminal": None if terminal is None else list(terminal),
+            }
+            return {name: value for name, value in known.items() if value}
+
+        command.record = self._record(facts)
         number = command.begin(link)
         try:
             link.send(

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Traces that a thread writes: whoever has something to tell hands it over and waits for no disk.
 
-One thread writes all such traces of a process. What is handed over is in the kernel's hands a moment later; what comes
-together costs one write. A trace that lives for days is kept in parts: when one has grown enough it is sealed and put
-aside as `NAME.1.jsonl`, `NAME.2.jsonl`, ..., and the next begins where the first was, naming the one before. The oldest
-parts are removed where there are too many. Each part verifies by itself.
+One thread writes all such traces of a process. What is handed over is in the kernel's hands 100 ms later, so that what
+comes together costs one turn of the thread and one write. A trace that lives for days is kept in parts: when one has
+grown enough it is sealed and put aside as `NAME.1.jsonl`, `NAME.2.jsonl`, ..., and the next begins where the first was,
+naming the one before. The oldest parts are removed where there are too many. Each part verifies by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from concurrent.futures import Future
 
 from agentbox.errors import TraceError
-from agentbox.light import contextlib
+from agentbox.light import contextlib, digests
 from agentbox.records import dataclass
 from agentbox.trace.ledger import Ledger
 from agentbox.trace.record import RUN_END
@@ -44,6 +44,7 @@ LEDGER_SECONDS = 10.0
 _FORGET_TOGETHER = 64
 _AT_ONCE = 256
 _TICK_SECONDS = 0.5
+_TOGETHER_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class TraceLog:
         self,
         kind: Kind,
         op: str,
-        args: Mapping[str, Any],
+        args: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
         *,
         origin: Origin = "supervisor",
         pid: int | None = None,
@@ -102,8 +103,9 @@ class TraceLog:
         on_index: Callable[[int], None] | None = None,
         may_be_lost: bool = False,
     ) -> None:
-        """Have a record written. `args` are not changed any more. `on_index` is told its index, by the writing thread.
-        What `may_be_lost` is only counted while too much is waiting; a record `witness.lost` tells how many."""
+        """Have a record written. `args` are not changed any more, or are what the writing thread calls for them.
+        `on_index` is told its index, by the writing thread. What `may_be_lost` is only counted while too much is
+        waiting; a record `witness.lost` tells how many."""
         if self.failure is not None:
             return
         if may_be_lost and self._given - self._taken > MAX_WAITING:
@@ -140,12 +142,13 @@ class TraceLog:
             else:
                 future.set_result(result)
 
-        self._thread.give(self, answer)
+        self._thread.ask(self, answer)
         return future
 
     def _open(self) -> None:
         self._key = self._keys.load_or_create()
         self._key.prepare()
+        digests.use_the_fastest()
         self._begin({})
 
     def _begin(self, further: Mapping[str, Any]) -> None:
@@ -177,6 +180,8 @@ class TraceLog:
             return
         kind, op, args, origin, pid, lane, on_index = given
         try:
+            if callable(args):
+                args = args()
             index = writer.append(kind, op, args, origin=origin, pid=pid, lane=lane)
             if writer.written_bytes >= self._part_bytes:
                 self._continue(writer)
@@ -268,6 +273,8 @@ class _WritingThread:
         self.pid = os.getpid()
         self.sync = DiskSync()
         self._queue: queue.SimpleQueue[tuple[TraceLog, Any]] = queue.SimpleQueue()
+        # Somebody waits for an answer.
+        self._urgent = threading.Event()
         self._unsigned: set[TraceLog] = set()
         self._removed: dict[str, tuple[KeyStore, set[str]]] = {}
         self._ticked = 0.0
@@ -276,6 +283,11 @@ class _WritingThread:
     def give(self, log: TraceLog, what: Any) -> None:
         """Hand over a record, or something to be called."""
         self._queue.put((log, what))
+
+    def ask(self, log: TraceLog, what: Callable[[], None]) -> None:
+        """Have something called soon."""
+        self._queue.put((log, what))
+        self._urgent.set()
 
     def forget(self, keys: KeyStore, runs: list[str]) -> None:
         """Traces were removed; in the writing thread."""
@@ -291,6 +303,8 @@ class _WritingThread:
             touched = set()
             try:
                 given = self._queue.get(timeout=_TICK_SECONDS if self._unsigned else None)
+                self._urgent.wait(_TOGETHER_SECONDS)
+                self._urgent.clear()
                 for at_once in range(1, _AT_ONCE + 1):
                     log, what = given
                     if callable(what):
