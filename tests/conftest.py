@@ -8,6 +8,7 @@ help (another processor, an ordinary user); that stays a skip.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import shutil
@@ -19,6 +20,7 @@ from typing import NoReturn
 
 import pytest
 
+from agentbox.linux import mounts
 from tests import arrangement
 from tests import docker_engine as docker_engine_of_host
 from tests import standing as standings_of_host
@@ -58,6 +60,16 @@ def pytest_unconfigure() -> None:
     # A test that failed may leave a tree that is deeper than pytest can remove by recursion; rm can.
     for left in Path(tempfile.gettempdir(), f"pytest-of-{getpass.getuser()}").glob("garbage-*"):
         subprocess.run(["rm", "-rf", str(left)], check=False, capture_output=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unmounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing stays mounted in the tests' directories: what was killed before it could unmount its image."""
+    base = str(tmp_path_factory.getbasetemp())
+    yield
+    for point in mounts.below(base) if os.path.exists("/proc/self/mountinfo") else ():
+        with contextlib.suppress(OSError):
+            mounts.detach(point)
 
 
 @pytest.fixture(scope="session")

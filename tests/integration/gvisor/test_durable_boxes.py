@@ -19,8 +19,10 @@ import pytest
 from agentbox.isolation.backends.gvisor.durable import GvisorDurable, Kind, stock_of
 from agentbox.isolation.durable import DurableBox, DurableRequest, agent_commands
 from agentbox.isolation.facilities import Facilities, GvisorOptions
-from agentbox.linux.cgroup_owners import owner_name
 from agentbox.models import Confinement, Limits
+from agentbox.records import replace
+from agentbox.workspace.volume_grounds import Directories
+from agentbox.workspace.volumes import Volumes
 
 LIMITS = Limits(timeout_seconds=20, memory_mb=512, cpus=1.0, pids=64, disk_mb=16, max_output_bytes=1 << 16)
 END = b"=end=\n"
@@ -157,22 +159,19 @@ def test_box_that_reached_its_memory_is_gone_and_says_why(tmp_path: Path) -> Non
 @pytest.mark.parametrize("empty", [True, False])
 def test_box_in_stock_takes_the_place_of_an_empty_workspace(tmp_path: Path, empty: bool) -> None:
     environment = {"LANG": "C.UTF-8"}
+    volumes = Volumes(tmp_path, Directories(), tmp_path / "volumes", "")
 
     async def work() -> None:
         facilities = await Facilities.open()
         try:
             backend = GvisorDurable(facilities)
-            home = tmp_path / owner_name()
             boxes = []
             for name in ("first", "second"):
-                workspace = home / name / "work"
-                workspace.mkdir(parents=True, mode=0o755)
+                workspace = volumes.new(name, 0).path
                 if name == "second" and not empty:
                     (workspace / "kept").write_text("x")
-                box = await backend.launch_durable(
-                    DurableRequest(name, str(workspace), Confinement(LIMITS), environment=environment)
-                )
-                boxes.append(box)
+                request = DurableRequest(name, str(workspace), Confinement(LIMITS), environment=environment)
+                boxes.append(await backend.launch_durable(replace(request, spares=volumes.spares(0))))
                 stock = stock_of(facilities, backend._make)
                 await stock.filled()
             assert stock.waiting == 1
@@ -181,12 +180,12 @@ def test_box_in_stock_takes_the_place_of_an_empty_workspace(tmp_path: Path, empt
             assert (await stream.read())[4] == 65
             await stream.close()
             await said(boxes[1], "echo x > made")
-            assert "made" in os.listdir(home / "second" / "work")
+            assert "made" in os.listdir(workspace)
             for box in boxes:
                 await box.destroy()
         finally:
             await facilities.close()
-        assert sorted(os.listdir(home)) == ["first", "second"]
+        assert sorted(os.listdir(workspace.parent)) == ["first", "second"]
 
     run(work)
 
@@ -223,6 +222,9 @@ def test_box_of_an_image_shows_its_programs_and_none_of_the_hosts(tmp_path: Path
     assert (workspace / "made").read_text() == "x\n"
 
 
-def test_kinds_of_boxes_differ_by_what_their_agents_were_given() -> None:
-    one, other = (Kind(Confinement(LIMITS), "agent", frozenset({"A": value}.items()), "/state") for value in ("1", "2"))
+def test_kinds_of_boxes_differ_by_what_their_agents_were_given(tmp_path: Path) -> None:
+    spares = Volumes(tmp_path, Directories(), tmp_path / "volumes", "").spares(0)
+    one, other = (
+        Kind(Confinement(LIMITS), "agent", frozenset({"A": value}.items()), spares.key, spares) for value in ("1", "2")
+    )
     assert one != other
