@@ -224,8 +224,11 @@ def test_a_truncated_trace_is_not_replayed(recorded: Recorded) -> None:
     lines = recorded.trace.read_text().splitlines(keepends=True)
     recorded.trace.write_text("".join(lines[:-3]))
     done = recorded.replay(PYTHON, "agent.py")
-    assert done.exit_code == 1
-    assert done.stdout == ""
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.report["started"], done.first["kind"]) == (False, "trace")
+    assert "truncated after entry" in done.first["message"]
+    done = recorded.replay(PYTHON, "agent.py", options=())
+    assert (done.exit_code, done.stdout) == (1, "")
     assert "agentbox: TAMPERED — truncated after entry" in done.stderr
     assert "nothing was started" in done.stderr
 

@@ -27,9 +27,9 @@ MEANINGS: dict[int, str] = {
     USAGE: "an option or an `AGENTBOX_*` setting has a value that cannot be used",
     CANNOT_LISTEN: "the address is taken or may not be used",
     BACKEND_UNAVAILABLE: "this host lacks something that the chosen backend needs",
-    TRACE_INCOMPLETE: "the trace has no end: its run was killed or still runs (`agentbox verify`)",
-    TRACE_NOT_TRUSTED: "no key that is trusted here signed the trace (`agentbox verify`)",
-    NOT_A_TRACE: "the file is no trace (`agentbox verify`)",
+    TRACE_INCOMPLETE: "the trace has no end: its run was killed or still runs (`agentbox verify`, `replay`)",
+    TRACE_NOT_TRUSTED: "no key that is trusted here signed the trace (`agentbox verify`, `replay`)",
+    NOT_A_TRACE: "the file is no trace (`agentbox verify`, `replay`)",
     NOT_ARMED: "the guard could not be armed, and nothing else would hold the command (`--isolation guard`)",
     INTERRUPTED: "interrupted (Ctrl-C)",
 }

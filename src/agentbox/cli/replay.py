@@ -26,7 +26,8 @@ def replay(policy_path: str, trace: str, as_json: bool, quiet: bool, command: tu
     trace. It has no network, and writes to copies. COMMAND may be left out: it is in the trace.
 
     Exits with 0 when everything was as it was recorded, and with 1 when it was not or the trace was changed; a command
-    that failed when it was recorded must fail in the same way.
+    that failed when it was recorded must fail in the same way. A trace that cannot be trusted gives the exit code of
+    `agentbox verify`.
     """
     options = Options()
     options.policy = policy_path

@@ -84,7 +84,7 @@ def _replay(options: Options, launcher: tuple[Forked, socket.socket] | None) -> 
             bundle.load("plan")
             light.choose()
             bundle.load("replay")
-            if (code := _unfit(options.trace)) is not None:
+            if (code := _unfit(options.trace, as_json=options.as_json)) is not None:
                 return code
             from agentbox.engine.agent_replay import ReplayRequest, replay_agent
             from agentbox.engine.policy_world import HostFiles
@@ -108,7 +108,7 @@ def _replay(options: Options, launcher: tuple[Forked, socket.socket] | None) -> 
     return exit_codes.OK if report.ok else exit_codes.FAILURE
 
 
-def _unfit(trace: str) -> int | None:
+def _unfit(trace: str, *, as_json: bool) -> int | None:
     """The exit code for a trace that is not what was written, which is said; None for one that is."""
     from agentbox.cli import exit_codes
     from agentbox.cli.checking import Options as Asked
@@ -117,6 +117,14 @@ def _unfit(trace: str) -> int | None:
     code, words = check_quietly(Asked(trace))
     if code == exit_codes.OK:
         return None
+    if as_json:
+        from agentbox.replay.divergence import Divergence, DivergenceKind
+        from agentbox.replay.report import Report
+
+        text = "; ".join(line.removeprefix("agentbox: ").strip() for line in words)
+        divergence = Divergence(DivergenceKind.TRACE, 0, text)
+        _print(Report(0, 0, [divergence], started=False, trace=os.path.abspath(trace)), as_json=True)
+        return code
     for line in words:
         sys.stderr.write(f"{line}\n")
     say("nothing was started")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import binascii
 import os
+import stat
 
 from agentbox.light import contextlib, digests
 
@@ -114,9 +115,11 @@ class Keeping:
 
     def keep(self, data: bytes) -> str:
         """Keep some bytes; their hash. What cannot be written is found missing later. Nothing where they are none."""
+        return self._keep(data)[0]
+
+    def _keep(self, data: bytes) -> tuple[str, bool]:
         name = digests.sha256(data).hexdigest()
-        self._write(name, data)
-        return name
+        return name, self._write(name, data)
 
     @staticmethod
     def _is_key(value: Any) -> bool:
@@ -127,22 +130,23 @@ class Keeping:
         if growing is None:
             return {"kept": "", "bytes": 0, "cut": True}
         held = growing.held()
-        cut = len(held) < growing.size
-        kept: dict[str, Any] = {"kept": self.keep(held), "bytes": growing.size}
-        if cut:
+        name, written = self._keep(held)
+        kept: dict[str, Any] = {"kept": name, "bytes": growing.size}
+        if len(held) < growing.size or not written:
             kept["cut"] = True
         return kept
 
-    def _write(self, name: str, data: bytes) -> None:
+    def _write(self, name: str, data: bytes) -> bool:
+        """Whether the bytes are where they belong, or belong nowhere."""
         if not self._directory:
-            return
+            return True
         path = f"{self._directory}/{name}"
         with contextlib.suppress(OSError):
             if not os.path.isdir(self._directory):
                 os.mkdir(self._directory, 0o700)
-                _give_to(self._directory, os.path.dirname(self._directory))
+                _give_to(self._directory, os.path.dirname(self._directory) or ".")
             if os.path.exists(path):
-                return
+                return True
             draft = f"{path}.{os.urandom(4).hex()}"
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
@@ -153,6 +157,8 @@ class Keeping:
                 os.close(descriptor)
             _give_to(draft, self._directory)
             os.replace(draft, path)
+            return True
+        return False
 
 
 class Kept:
@@ -160,17 +166,23 @@ class Kept:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
+        # A guest asks for large ones piece by piece.
+        self._last: tuple[str, bytes] = ("", b"")
 
     def read(self, sha256: str) -> bytes | None:
         """The bytes of that hash; None where they are not there, or are others."""
         if len(sha256) != 64 or not sha256.isalnum():
             return None
+        if self._last[0] == sha256:
+            return self._last[1]
         try:
-            with open(f"{self._directory}/{sha256}", "rb") as file:
-                data = file.read()
+            data = _content(f"{self._directory}/{sha256}")
         except OSError:
             return None
-        return data if digests.sha256(data).hexdigest() == sha256 else None
+        if data is None or digests.sha256(data).hexdigest() != sha256:
+            return None
+        self._last = sha256, data
+        return data
 
     def bytes_of(self, value: Any) -> bytes | None:
         """The bytes that a record tells of: `{"b64"}`, or `{"kept"}` in its file; None where they are not whole."""
@@ -184,6 +196,15 @@ class Kept:
                 return None
         name = value.get("kept")
         return self.read(name) if isinstance(name, str) and not value.get("cut") else None
+
+
+def _content(path: str) -> bytes | None:
+    """The content of a file, None for what no recorded run left. Raises OSError."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size > MAX_KEPT_IN_RUN_BYTES:
+            return None
+        return file.read(facts.st_size)
 
 
 def _give_to(path: str, like: str) -> None:

@@ -182,9 +182,12 @@ class Player:
             self._cursor.rest(request.lane, request.at)
             return {"ok": True}
         if request.op == "keep.read":
-            data, offset = self._kept.read(str(args.get("kept"))), args.get("offset")
-            if data is None or type(offset) is not int or offset < 0:
-                return {"ok": False, "error": "the recorded bytes are not beside the trace, or were changed"}
+            name, offset = str(args.get("kept")), args.get("offset")
+            data = self._kept.read(name)
+            if data is None:
+                return _members(self._cursor.lost(name, request.lane, request.at))
+            if type(offset) is not int or offset < 0:
+                return {"ok": False, "error": "there is no such piece"}
             piece = data[offset : offset + _PIECE_BYTES]
             text = binascii.b2a_base64(piece, newline=False).decode("ascii")
             return {"ok": True, "result": {"b64": text, "end": offset + len(piece) >= len(data)}}

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from agentbox.records import dataclass
 from agentbox.replay.divergence import Divergence, DivergenceKind, Place, json_diff, shown
-from agentbox.replay.recording import MAIN, PROC_SPAWN, Denied, compared_text, denied_of, is_compared
+from agentbox.replay.recording import MAIN, PROC_SPAWN, Denied, Step, compared_text, denied_of, is_compared
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from agentbox.replay.recording import Recording, Step
+    from agentbox.replay.recording import Recording
 
 MAX_SERVED_CALLS = 1024
 # So many steps are looked at, and so much of them is served, before they are asked for.
@@ -191,6 +191,17 @@ class Cursor:
             )
         )
 
+    def lost(self, name: str, lane: str | None, at: Any) -> Answer:
+        """The bytes of a result are not where they were kept; `name` is their hash."""
+        lane = lane or MAIN
+        steps = self._recording.lanes.get(lane, [])
+        position = self._positions.get(lane, 0)
+        # What was served last is what the program asks about.
+        step = steps[position - 1] if position else Step(self._after(lane), "serve", "keep.read", {})
+        return self.unanswerable(
+            lane, step, f"the bytes of its result are not beside the trace, or were changed ({name[:12]})", at
+        )
+
     def unfinished(self) -> list[Divergence]:
         """After the program ended as by itself: what was recorded and did not happen, the first of each lane; denials
         that did not come again."""
@@ -240,10 +251,18 @@ class Cursor:
         issued = shown(op, args)
         if step is None:
             index = self._after(lane)
-            message = f"step {index}: the program goes on with {issued}, but nothing more was recorded in its lane"
+            more = "nothing more" if lane in self._recording.lanes else "nothing at all"
+            message = f"step {index}: the program goes on with {issued}, but {more} was recorded in its lane"
             return self._diverged(Divergence(DivergenceKind.NEW, index, message, lane, None, observed, Place.of(at)))
         expected = step.as_dict()
-        message = f"step {step.index}: recorded {_named(step)}, but the program does {issued}"
+        named = _named(step)
+        if issued == named and step.call is None:
+            members = step.args.keys() | args.keys()
+            other = sorted(name for name in members if step.args.get(name) != args.get(name))
+            issued = f"it with other {', '.join(other)}" if other else issued
+        later = self._later(lane, kind, op, args)
+        again = f", which was recorded as step {later}" if later is not None else ""
+        message = f"step {step.index}: recorded {named}, but the program does {issued}{again}"
         return self._diverged(
             Divergence(
                 DivergenceKind.DIFFERENT,
@@ -257,14 +276,38 @@ class Cursor:
             )
         )
 
+    def _later(self, lane: str, kind: str, op: str, args: dict[str, Any]) -> int | None:
+        """Where something that came too early was recorded, in the steps that are next in a lane."""
+        start = self._positions.get(lane, 0) + 1
+        for step in self._recording.lanes.get(lane, [])[start : start + MAX_AHEAD_STEPS]:
+            if kind == "clock":
+                if step.call is not None and step.call[0] == op:
+                    return step.index
+            elif step.call is None and (step.kind, step.op) == (kind, op) and step.text == compared_text(args):
+                return step.index
+        return None
+
     def _after(self, lane: str) -> int:
-        steps = self._recording.lanes.get(lane)
-        return steps[-1].index + 1 if steps else 1
+        """Where something belongs that is more than was recorded in a lane: after its last step, and in a lane that
+        is new, where the lane stands that began it."""
+        lanes = self._recording.lanes
+        if steps := lanes.get(lane):
+            return steps[-1].index + 1
+        while lane := _beginner(lane):
+            if steps := lanes.get(lane):
+                position = self._positions.get(lane, 0)
+                return steps[position].index if position < len(steps) else steps[-1].index + 1
+        return self._recording.end_index or 1
 
     def _diverged(self, divergence: Divergence) -> Answer:
         if self.divergence is None:
             self.divergence = divergence
         return Answer(divergence=divergence)
+
+
+def _beginner(lane: str) -> str:
+    """The lane that began another, '' where the name does not tell."""
+    return lane[: max(lane.rfind(mark) for mark in "./:~|")] if any(mark in lane for mark in "./:~|") else ""
 
 
 def _named(step: Step) -> str:

@@ -177,7 +177,7 @@ def calls_of(call: Any) -> list[list[Any]]:
 def is_compared(lane: str) -> bool:
     """Whether what happens in a lane is part of a replay: not what an effect did inside itself, which is served whole,
     and not what another program did."""
-    return not (lane.startswith("!") or lane.endswith(">") or ">~" in lane or ">." in lane)
+    return not (lane.startswith("!") or ">" in lane)
 
 
 def compared_text(args: dict[str, Any]) -> str:

@@ -109,3 +109,30 @@ def test_forks_are_the_command_and_what_it_starts_is_not() -> None:
         assert image_of(os.getpid()) != image_of(root.pid)
     finally:
         root.communicate("")
+
+
+def test_bytes_are_kept_beside_a_trace_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = Keeping("trace.jsonl.blobs").keep(DATA)
+    assert Kept("trace.jsonl.blobs").read(name) == DATA
+
+
+def test_what_could_not_be_written_is_said_to_be_cut(tmp_path: Path) -> None:
+    keeping = Keeping(str(tmp_path / "missing" / "blobs"))
+    keeping.piece(1, _piece(DATA))
+    assert keeping.resolved(1, {"kept": "k"}) == {"kept": NAME, "bytes": 100, "cut": True}
+
+
+def test_what_no_recorded_run_left_is_not_read(tmp_path: Path) -> None:
+    kept = Kept(str(tmp_path))
+    (tmp_path / NAME).symlink_to("/dev/zero")
+    assert kept.read(NAME) is None
+    (tmp_path / NAME).unlink()
+    os.mkfifo(tmp_path / NAME)
+    assert kept.read(NAME) is None
+    (tmp_path / NAME).unlink()
+    with (tmp_path / NAME).open("wb") as file:
+        file.truncate(1 << 40)
+    assert kept.read(NAME) is None

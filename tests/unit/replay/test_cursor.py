@@ -169,3 +169,34 @@ def test_numbers_of_files_are_not_compared() -> None:
 @pytest.mark.parametrize("call", [None, [], ["time"], [1, 2], ["t", "x", [1]], ["t", 1, [[]]], ["t", 1, ["y"]]])
 def test_values_of_clocks_that_no_guard_sends_are_no_steps(call: object) -> None:
     assert Cursor(recorded(clocks(call))).total == 0
+
+
+def test_what_came_too_early_says_where_it_was_recorded() -> None:
+    cursor = Cursor(recorded(read_text("a"), read_text("b"), read_text("c")))
+    found = cursor.asked("effect", "main", "fs.read_text", {"path": "c"}).divergence
+    assert found is not None
+    assert found.message.endswith("but the program does fs.read_text c, which was recorded as step 3")
+
+
+def test_what_looks_the_same_says_what_of_it_is_other() -> None:
+    cursor = Cursor(recorded(("effect", "net.get", {"url": "http://a/", "body_sha256": "1"}, {"status": 200})))
+    found = cursor.asked("effect", "main", "net.get", {"url": "http://a/", "body_sha256": "2"}).divergence
+    assert found is not None
+    assert found.message.endswith("recorded net.get http://a/, but the program does it with other body_sha256")
+
+
+@pytest.mark.parametrize(("lane", "step"), [("main.0", 2), ("main/7", 2), ("main.0.4", 2), ("other", 4)])
+def test_what_comes_in_a_new_lane_stands_where_the_lane_began(lane: str, step: int) -> None:
+    cursor = Cursor(recorded(read_text("a"), read_text("b"), read_text("c")))
+    cursor.asked("effect", "main", "fs.read_text", {"path": "a"})
+    found = cursor.asked("effect", lane, "fs.read_text", {"path": "x"}).divergence
+    assert found is not None
+    assert (found.kind, found.step) == ("new", step)
+
+
+def test_a_result_whose_bytes_are_lost_is_named_as_what_cannot_be_replayed() -> None:
+    cursor = Cursor(recorded(("effect", "proc.run", {"argv": ["x"]}, {"stdout": {"kept": "ab", "bytes": 9}})))
+    cursor.asked("effect", "main", "proc.run", {"argv": ["x"]})
+    found = cursor.lost("ab", "main", AT).divergence
+    assert found is not None
+    assert (found.kind, found.step, found.place and found.place.line) == ("unanswerable", 1, 4)
