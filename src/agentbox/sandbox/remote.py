@@ -43,7 +43,7 @@ class RemoteSandbox:
             )
         self.options = options
         self._line = line
-        self.files = RemoteFiles(line)
+        self.files = RemoteFiles(line, lambda: self._path)
         self._id: str | None = None
         self._wanted = sandbox_id
         self._stays = keep or sandbox_id is not None
@@ -90,7 +90,6 @@ class RemoteSandbox:
     def _learn(self, told: Mapping[str, Any]) -> None:
         self._told = told
         self._id = str(told["id"])
-        self.files.path = self._path
 
     async def stop(self) -> None:
         """Remove the box, unless it is to stay. May be called twice."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
-from agentbox.errors import AgentboxError
+from agentbox.errors import AgentboxError, SandboxGoneError
 from agentbox.sandbox.command import DEFAULT_GRACE_SECONDS
 from agentbox.sandbox.line import Line
 from agentbox.sandbox.spool import Spool
@@ -46,8 +46,8 @@ class Copy(Spool):
 
 
 class RemoteCommand:
-    """See command.Command. `stdout` and `stderr` hold what was fetched so far: all that is kept once `wait` has said
-    that it ended."""
+    """See command.Command. While it runs the server is asked for its end; `stdout` and `stderr` hold what was fetched
+    so far: all that is kept once `wait` has said that it ended."""
 
     def __init__(
         self, line: Line, path: str, argv: Sequence[str], found: Mapping[str, Any], *, merged: bool, spool_bytes: int
@@ -73,8 +73,13 @@ class RemoteCommand:
         self._input = asyncio.Lock()
         self._fetching = asyncio.Lock()
         self._sending: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()
+        self._failure: Exception | None = None
+        self._watching: asyncio.Task[None] | None = None
         self.learn(found)
         self._began = self._heard = time.monotonic() - float(found.get("elapsed_seconds") or 0.0)
+        if self.running:
+            self._watching = asyncio.create_task(self._watch())
 
     def learn(self, found: Mapping[str, Any]) -> None:
         """Take over what the server says of it."""
@@ -89,6 +94,7 @@ class RemoteCommand:
         self._totals = [int(found["stdout_bytes"]), int(found["stderr_bytes"] or 0)]
         if not found["running"]:
             self._elapsed = float(found["elapsed_seconds"])
+            self._ended.set()
 
     def take(self, stdout: bytes, stderr: bytes) -> None:
         """Keep output that came with its description, where it is all of it."""
@@ -118,15 +124,36 @@ class RemoteCommand:
         query = {"wait_seconds": f"{seconds:.3f}"} if seconds > 0 else {}
         self.learn(await self._line.ask_patiently("GET", self._path, query=query, seconds=seconds + _MARGIN_SECONDS))
 
+    async def _watch(self) -> None:
+        """See that it has ended when it has."""
+        try:
+            while self.running:
+                await self.refresh(LONGEST_WAIT_SECONDS)
+        except SandboxGoneError as error:
+            self.lost = error.message
+            self.signal = signals.SIGKILL
+            self.exit_code = 128 + signals.SIGKILL
+            self.over = True
+        except (AgentboxError, OSError) as error:
+            self._failure = error
+        self._ended.set()
+
     async def wait(self, seconds: float | None = None) -> bool:
-        """Wait until it has ended, at most so long; whether it has. Its output so far is here then."""
-        deadline = None if seconds is None else time.monotonic() + seconds
-        while self.running:
-            left = LONGEST_WAIT_SECONDS if deadline is None else deadline - time.monotonic()
-            await self.refresh(max(0.0, min(left, LONGEST_WAIT_SECONDS)))
-            if left <= 0:
-                break
-        await self.fetch()
+        """Wait until it has ended, at most so long; whether it has. Its output so far is here then. Raises SandboxError
+        when the server was away for long."""
+        if self.running and self._failure is not None:
+            self._failure = None
+            self._ended.clear()
+            self._watching = asyncio.create_task(self._watch())
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ended.wait()
+        except TimeoutError:
+            await self.refresh()
+        if self._failure is not None and self.running:
+            raise self._failure
+        with contextlib.suppress(SandboxGoneError):
+            await self.fetch()
         return not self.running
 
     async def wait_closed(self, seconds: float | None = None) -> bool:
@@ -137,7 +164,7 @@ class RemoteCommand:
                     pass
         except TimeoutError:
             return False
-        return await self.wait(0)
+        return await self.wait()
 
     async def more(self, offset: int, *, error: bool = False) -> None:
         """Wait until its stdout is longer than `offset`, or never will be."""
@@ -195,9 +222,10 @@ class RemoteCommand:
         """All that is kept of one of its streams."""
         if error and self.stderr is None:
             return b""
-        if self.running or not self.over:
+        if not self.over:
             await self.refresh()
-        await self.fetch()
+        with contextlib.suppress(SandboxGoneError):
+            await self.fetch()
         return self._spool(error=error).all()
 
     def text(self, begin: int = 0) -> Excerpt:
@@ -253,8 +281,9 @@ class RemoteCommand:
 
     def close(self) -> None:
         """Give up what is kept of its output here."""
-        for task in self._sending:
-            task.cancel()
+        for task in (*self._sending, self._watching):
+            if task is not None:
+                task.cancel()
         self.stdout.close()
         if self.stderr is not None:
             self.stderr.close()

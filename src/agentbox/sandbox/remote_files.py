@@ -10,7 +10,7 @@ import builtins
 import errno
 import os
 import stat
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 from agentbox.sandbox import tarring
@@ -24,19 +24,19 @@ _SILENCE_SECONDS = 120.0
 
 
 class RemoteFiles:
-    """See files.Files. `path` is the sandbox's on the line's server, None while it has none."""
+    """See files.Files. `path` gives that of the sandbox on the line's server, or raises SandboxError."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line, path: Callable[[], str]) -> None:
         self._line = line
-        self.path = ""
+        self._path = path
 
     def _query(self, path: str, user: str = "", **more: object) -> dict[str, object]:
-        return {**_path("path", path), "user": user or None, **more}
+        return {**_named("path", path), "user": user or None, **more}
 
     async def stream(self, path: str, *, offset: int = 0, length: int = -1, user: str = "") -> AsyncIterator[bytes]:
         """A file's bytes, piece by piece; `length` -1 is up to its end."""
         query = self._query(path, user, offset=offset or None, length=length if length >= 0 else None)
-        async with self._line.open("GET", f"{self.path}/files", about=absolute(path), query=query) as answer:
+        async with self._line.open("GET", f"{self._path()}/files", about=absolute(path), query=query) as answer:
             async for piece in answer.pieces(_SILENCE_SECONDS):
                 yield piece
 
@@ -88,7 +88,7 @@ class RemoteFiles:
             body = _pieces(data)
         await self._line.ask(
             "PUT",
-            f"{self.path}/files",
+            f"{self._path()}/files",
             about=absolute(path),
             query=query,
             body=body,
@@ -100,13 +100,13 @@ class RemoteFiles:
     async def list(self, path: str = ".", *, depth: int = 1, user: str = "") -> builtins.list[FileInfo]:
         """What is in a directory, by path; `depth` -1 is all below it, 256 levels deep at most."""
         query = self._query(path, user, depth=depth)
-        found = await self._line.ask("GET", f"{self.path}/files/list", about=absolute(path), query=query)
+        found = await self._line.ask("GET", f"{self._path()}/files/list", about=absolute(path), query=query)
         return sorted((_info(one) for one in found["entries"]), key=lambda one: one.path)
 
     async def info(self, path: str, *, user: str = "") -> FileInfo:
         """What is at a path; of a link, the link itself."""
         query = self._query(path, user)
-        return _info(await self._line.ask("GET", f"{self.path}/files/info", about=absolute(path), query=query))
+        return _info(await self._line.ask("GET", f"{self._path()}/files/info", about=absolute(path), query=query))
 
     async def exists(self, path: str) -> bool:
         """Whether something is there; a link counts itself."""
@@ -118,16 +118,16 @@ class RemoteFiles:
 
     async def make_directory(self, path: str, *, mode: int = 0o755, user: str = "") -> None:
         """Make a directory with its parents; one that exists is no error."""
-        value = {**_path("path", path), "mode": f"{mode & 0o777:04o}"}
+        value = {**_named("path", path), "mode": f"{mode & 0o777:04o}"}
         await self._line.ask(
-            "POST", f"{self.path}/files/directory", about=absolute(path), query={"user": user or None}, value=value
+            "POST", f"{self._path()}/files/directory", about=absolute(path), query={"user": user or None}, value=value
         )
 
     async def remove(self, path: str, *, user: str = "") -> None:
         """Remove a file, or a directory with all that is in it."""
         await self._line.ask(
             "DELETE",
-            f"{self.path}/files",
+            f"{self._path()}/files",
             about=absolute(path),
             query=self._query(path, user),
             seconds=_TRANSFER_SECONDS,
@@ -135,9 +135,9 @@ class RemoteFiles:
 
     async def rename(self, path: str, to: str, *, user: str = "") -> None:
         """Give it another name, over what has that name."""
-        value = {**_path("path", path), **_path("to", to)}
+        value = {**_named("path", path), **_named("to", to)}
         await self._line.ask(
-            "POST", f"{self.path}/files/move", about=absolute(path), query={"user": user or None}, value=value
+            "POST", f"{self._path()}/files/move", about=absolute(path), query={"user": user or None}, value=value
         )
 
     async def download(self, path: str, to: str | os.PathLike[str]) -> int:
@@ -151,7 +151,7 @@ class RemoteFiles:
         """Copy a directory to a new one of this machine, without links and what is neither file nor directory."""
         async with self._line.open(
             "GET",
-            f"{self.path}/files/archive",
+            f"{self._path()}/files/archive",
             about=absolute(path),
             query=self._query(path),
             seconds=_TRANSFER_SECONDS,
@@ -185,7 +185,7 @@ class RemoteFiles:
         archive = tarring.Archive(local)
         await self._line.ask(
             "PUT",
-            f"{self.path}/files/archive",
+            f"{self._path()}/files/archive",
             about=absolute(path),
             query=self._query(path),
             body=archive.pieces(),
@@ -194,7 +194,7 @@ class RemoteFiles:
         return archive.size_bytes
 
 
-def _path(name: str, path: str) -> dict[str, str]:
+def _named(name: str, path: str) -> dict[str, str]:
     """A path as a request has it: text, or base64 for a name that is no UTF-8."""
     if "\0" in path:
         raise ValueError("a path cannot hold a zero byte")

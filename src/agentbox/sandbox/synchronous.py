@@ -47,6 +47,11 @@ class Command:
         return self.asynchronous.timed_out
 
     @property
+    def signal(self) -> int | None:
+        """The number of the signal that ended it."""
+        return self.asynchronous.signal
+
+    @property
     def lost(self) -> str | None:
         """Why its end is not known, where the agent or the box ended under it."""
         return self.asynchronous.lost
@@ -72,6 +77,10 @@ class Command:
             return self.asynchronous.text(begin).text
 
         return call(text())
+
+    def more(self, offset: int) -> None:
+        """Wait until its output is longer than `offset`, or never will be."""
+        call(self.asynchronous.more(offset))
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until it has ended, at most so long; whether it has. Ends nothing."""
@@ -343,6 +352,7 @@ class Sandbox:
     @property
     def denials(self) -> tuple[Denial, ...]:
         """What was refused, the last thousand."""
+        self.refresh()
         return self.asynchronous.denials
 
     @property
