@@ -9,6 +9,7 @@ import time
 import pytest
 
 from agentbox import Sandbox
+from agentbox.sandbox.loops import call
 
 
 def test_a_command_has_its_output_and_its_exit_code(sandbox: Sandbox) -> None:
@@ -109,6 +110,17 @@ def test_a_terminal_is_one_and_can_be_resized(sandbox: Sandbox) -> None:
     command.send("go\n")
     assert command.wait(30)
     assert b"10 20" in command.stdout
+    # Also where a kernel does not tell that nobody has the terminal open any more.
+    assert command.asynchronous is not None
+    assert call(command.asynchronous.wait_closed(30))
+
+
+def test_what_one_command_left_in_the_background_outlives_the_end_of_another(sandbox: Sandbox) -> None:
+    left = sandbox.exec("setsid sleep 642 & echo $!", wait=30)
+    other = sandbox.exec(["sleep", "643"], wait=0)
+    assert other.kill(0.0) == 0
+    assert sandbox.exec(f"kill -0 {left.stdout.decode()}").exit_code == 0
+    assert left.kill(0.0) == 0
 
 
 def test_a_flood_does_not_grow_the_host_and_its_ends_are_kept(jailed: Sandbox) -> None:

@@ -199,6 +199,7 @@ class Agent:
         if not command.exited and max(command.left) <= 0 and through:
             self.send(EXIT, command.id, struct.pack(">IQQ", *command.end))
             command.exited = True
+        self.close_terminal(command)
         if command.exited and not command.closed and command.out < 0 and command.err < 0:
             self.send(CLOSED, command.id)
             command.closed = True
@@ -208,13 +209,23 @@ class Agent:
             self.send(OVER, command.id)
             self.forget(command)
 
+    def close_terminal(self, command: Command) -> None:
+        """A kernel without subreapers is one whose terminals do not tell either that nobody has them open any more."""
+        if not command.exited or not command.terminal or command.out < 0 or self.subreaping or self.lingers(command):
+            return
+        poller = select.poll()
+        poller.register(command.out, select.POLLIN)
+        if not poller.poll(0):
+            command.input = -1
+            command.out = self.close(command.out)
+
     def lingers(self, command: Command) -> bool:
         """Whether something of it runs, where the kernel does not tell; looked at now and then, not at once."""
         if self.subreaping or command.own:
             return False
         now = time.monotonic()
         if not command.next_look and not command.killing:
-            command.next_look = now + LOOK_SECONDS
+            command.next_look = now + (0 if command.terminal else LOOK_SECONDS)
         if now < command.next_look:
             return True
         if not self.family.of(command):

@@ -385,6 +385,20 @@ static void serve(const sigset_t *listening)
 	}
 }
 
+// Whether orphans can be had by others than PID 1. To PID 1 every kernel says yes, so that a child is asked there.
+static int try_subreaping(void)
+{
+	int status, mine = prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
+	if (!mine || getpid() != 1)
+		return mine;
+	pid_t pid = fork();
+	if (pid == 0)
+		_exit(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0 ? 0 : 1);
+	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	return pid < 0 || status == 0;
+}
+
 int main(void)
 {
 	sigset_t blocked, listening;
@@ -394,7 +408,7 @@ int main(void)
 			close(fd);
 			break;
 		}
-	subreaping = prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
+	subreaping = try_subreaping();
 	make_mark();
 	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	// Nobody of the same uid may look into it, or take its descriptors out of /proc.

@@ -137,6 +137,45 @@ static int mark_command(const struct command *command)
 	return mark_in(command, 0);
 }
 
+// Where the kernel does not tell: whether something of a command may still run. Looks now and then.
+static int may_remain(struct command *command)
+{
+	uint64_t now = now_ms();
+	static uint64_t looked_at;
+	int first = !command->next_look;
+	if (first && command->terminal)
+		command->next_look = now;
+	else if (first && !command->killing)
+		// Not at once, which would hold up what comes next; and at the same time as all others, who then share a census.
+		command->next_look = (now / LOOK_MS + 2) * LOOK_MS;
+	if (now < command->next_look)
+		return 1;
+	int recently = !first && !command->killing && now - looked_at < LOOK_MS / 4;
+	if (!recently)
+		looked_at = now;
+	if (!mark_in(command, recently))
+		return 0;
+	command->next_look = (now / LOOK_MS + 1) * LOOK_MS;
+	return 1;
+}
+
+static int is_readable(int fd)
+{
+	struct pollfd one = {.fd = fd, .events = POLLIN};
+	return poll(&one, 1, 0) > 0;
+}
+
+// A kernel without subreapers is one whose terminals do not tell either that nobody has them open any more.
+static void close_terminal(struct command *command)
+{
+	if (!command->exited || !command->terminal || command->out < 0 || subreaping || may_remain(command))
+		return;
+	if (is_readable(command->out))
+		return;
+	command->in = -1;
+	drop_fd(&command->out);
+}
+
 // Tell what can be told; returns whether the command is over.
 static int settle(struct command *command)
 {
@@ -150,29 +189,15 @@ static int settle(struct command *command)
 		put64(at + 12, command->end.rss);
 		command->exited = 1;
 	}
+	close_terminal(command);
 	if (command->exited && !command->closed && command->out < 0 && command->err < 0) {
 		frame(CLOSED, command->id, 0);
 		command->closed = 1;
 	}
 	if (!command->closed || !command->keeper_gone)
 		return 0;
-	if (!subreaping && !command->own) {
-		uint64_t now = now_ms();
-		// The first look is not at once: it would hold up what comes next.
-		static uint64_t looked_at;
-		if (!command->next_look && !command->killing)
-			// At the same time as all others, who then share a census.
-			command->next_look = (now / LOOK_MS + 2) * LOOK_MS;
-		if (now < command->next_look)
-			return 0;
-		int recently = !command->killing && now - looked_at < LOOK_MS / 4;
-		if (!recently)
-			looked_at = now;
-		if (mark_in(command, recently)) {
-			command->next_look = (now / LOOK_MS + 1) * LOOK_MS;
-			return 0;
-		}
-	}
+	if (!subreaping && !command->own && may_remain(command))
+		return 0;
 	if (command->killing)
 		tell_number(KILLED, command->id, 0);
 	frame(OVER, command->id, 0);
