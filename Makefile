@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint check bench fuzz judges docs clean system-packages vm-kernel docker-image
+.PHONY: help serve test lint check bench fuzz soak judges docs clean system-packages vm-kernel docker-image
 
 PYTHON ?=
 PYTEST_ARGS ?=
@@ -78,6 +78,9 @@ bench: $(VENV)/.server ## measure beside floors and rivals; prints tables and wr
 
 fuzz: $(VENV)/.dev ## feed every parser of hostile bytes with mutated input, 5 minutes each (SECONDS=30 for less, FUZZ_ARGS=NAME for one)
 	$(VENV)/bin/python -m tests.fuzz --seconds $(or $(SECONDS),300) $(FUZZ_ARGS)
+
+soak: $(VENV)/.dev docker-image ## use and abuse sandboxes for minutes, killed at random: nothing lost, nothing left (SEED=1, SOAK_ARGS="--size 0.1 --json FILE")
+	$(VENV)/bin/python -m tests.soak $(if $(SEED),--seed $(SEED)) $(SOAK_ARGS)
 
 judges: ## let others' conformance suites judge sandboxes; JUDGED=gvisor for another backend than jail
 	@test -x .venv-judges/bin/python || $(PYTHON) -m venv .venv-judges

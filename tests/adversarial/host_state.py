@@ -27,7 +27,8 @@ def until(condition: Callable[[], bool], what: str, patience_seconds: float = PA
         time.sleep(0.02)
 
 
-def _field(pid: int, name: str) -> str:
+def field_of(pid: int, name: str) -> str:
+    """A field of its status; empty where it is gone."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as status:
         for line in status:
             if line.startswith(f"{name}:"):
@@ -39,7 +40,7 @@ def descendants(pid: int) -> list[int]:
     """Every process below one, itself not counted."""
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
-        if (parent := _field(int(name), "PPid")).isdigit():
+        if (parent := field_of(int(name), "PPid")).isdigit():
             children.setdefault(int(parent), []).append(int(name))
     found, frontier = [], [pid]
     while frontier:
@@ -53,7 +54,7 @@ def processes_of_boxes() -> set[int]:
     """Processes of any uid that root's boxes get. Boxes of other servers' tests count too."""
     found = set()
     for name in filter(str.isdigit, os.listdir("/proc")):
-        uid = _field(int(name), "Uid").split()
+        uid = field_of(int(name), "Uid").split()
         if uid and int(uid[0]) >= BOX_UID_BASE:
             found.add(int(name))
     return found
@@ -61,7 +62,7 @@ def processes_of_boxes() -> set[int]:
 
 def launcher_of(server: RunningServer) -> int:
     """The launcher process: the server's only child that stays."""
-    (pid,) = [pid for pid in descendants(server.pid) if _field(pid, "PPid") == str(server.pid)]
+    (pid,) = [pid for pid in descendants(server.pid) if field_of(pid, "PPid") == str(server.pid)]
     return pid
 
 
@@ -78,7 +79,7 @@ def owner_groups(server_pid: int) -> list[Path]:
 
 def kilobytes(pid: int, name: str = "VmRSS") -> int:
     """A memory figure of a process: VmRSS is what it has, VmHWM the most it ever had."""
-    return int(_field(pid, name).split()[0])
+    return int(field_of(pid, name).split()[0])
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: MIT
+"""All parts of the soak. To add one: a function of (Options, Found), and a row here."""
+
+from __future__ import annotations
+
+from tests.soak import sandboxes
+from tests.soak.section import Section
+
+SECTIONS = (Section("sandboxes", "commands in many sandboxes whose boxes are killed at random", sandboxes.work),)
