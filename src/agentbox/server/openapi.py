@@ -12,6 +12,8 @@ from agentbox.config import Settings
 from agentbox.models import Layer, Outcome
 from agentbox.replay.divergence import DivergenceKind
 from agentbox.server import fields
+from agentbox.server.sandboxes import openapi_paths, openapi_schemas
+from agentbox.server.sandboxes.backends import durable_backends
 from agentbox.server.schemas import RunBody
 
 Json = dict[str, Any]
@@ -119,18 +121,7 @@ def _result_schema() -> Json:
             "denials": {
                 "type": "array",
                 "description": "what the policy did not allow; the first ones, the rest is in the trace",
-                "items": _object(
-                    {
-                        "layer": {**layers, "description": "what held it"},
-                        "effect": {"type": "string", "enum": ["read", "write", "net", "exec", "env"]},
-                        "target": {"type": "string", "description": "a file, host, program's file or variable's name"},
-                        "reason": _TEXT,
-                        "rule": _nullable("string", description="the rule that denies it"),
-                        "rule_missing": _nullable("string", description="a rule that would allow it"),
-                        "trace_index": {**_COUNT, "description": "its record in the trace"},
-                        "hint": {"type": "string", "description": "what would help"},
-                    }
-                ),
+                "items": _denial_schema(),
             },
             "trace": {
                 "description": "records of the sealed trace, and the hash of the last one; null without a trace",
@@ -141,6 +132,22 @@ def _result_schema() -> Json:
                 "description": "what went through the gateway, by host",
                 "additionalProperties": _object({"connections": _COUNT, "bytes_up": _COUNT, "bytes_down": _COUNT}),
             },
+        }
+    )
+
+
+def _denial_schema() -> Json:
+    layers = {"type": "string", "enum": [layer.value for layer in Layer]}
+    return _object(
+        {
+            "layer": {**layers, "description": "what held it"},
+            "effect": {"type": "string", "enum": ["read", "write", "net", "exec", "env"]},
+            "target": {"type": "string", "description": "a file, host, program's file or variable's name"},
+            "reason": _TEXT,
+            "rule": _nullable("string", description="the rule that denies it"),
+            "rule_missing": _nullable("string", description="a rule that would allow it"),
+            "trace_index": {**_COUNT, "description": "its record in the trace"},
+            "hint": {"type": "string", "description": "what would help"},
         }
     )
 
@@ -194,6 +201,8 @@ def _problem_schemas() -> Json:
                 "detail": _TEXT,
                 **always,
                 "policy": {**_policy_fault_schema(), "description": "with code policy_syntax"},
+                "errno": {"type": "string", "description": "of files and programs of a sandbox: ENOENT, EACCES, ..."},
+                "path": _nullable("string", description="the program that cannot be started"),
                 "retry_after_seconds": {"type": "integer", "minimum": 1, "description": "as the header Retry-After"},
                 "result": {**_ref("RunResult"), "description": "of a program that ran, when its files cannot be kept"},
             },
@@ -423,6 +432,7 @@ def document(settings: Settings, backend: str, *, keyed: bool) -> Json:
             "/v1/run": {"post": _run_operation(keyed=keyed)},
             **_snapshot_paths(keyed=keyed),
             **_trace_paths(keyed=keyed),
+            **openapi_paths.paths(keyed=keyed),
         },
         "components": {
             "schemas": {
@@ -431,6 +441,7 @@ def document(settings: Settings, backend: str, *, keyed: bool) -> Json:
                 "RunResult": _result_schema(),
                 "Replay": _replay_schema(),
                 "Snapshot": _snapshot_schema(),
+                **openapi_schemas.schemas(_denial_schema(), durable_backends(settings)),
             }
         },
     }

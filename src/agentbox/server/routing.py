@@ -35,6 +35,12 @@ class Router:
         """Answer every method on `path` and on everything below it."""
         self._below[path] = endpoint
 
+    @property
+    def routes(self) -> set[tuple[str, str]]:
+        """Method and path of every route but those of `add_all_below`."""
+        known = [*self._fixed.items(), *((path, methods) for path, (_, methods) in self._patterns.items())]
+        return {(method, path) for path, methods in known for method in methods}
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. Raises Problem: 404, 405."""
         path: str = scope["path"]

@@ -49,9 +49,14 @@ class KeeperApplication:
 def create_keeper_app(sandboxes: Sandboxes, settings: Settings, presence: Presence) -> KeeperApplication:
     """The application of a keeper."""
     stopping = Occasion()
-    router = Router()
-    desk = Desk(sandboxes, settings, BodyBudget(settings.max_body_bytes, shared=True), stopping)
+    router = routes_of(Desk(sandboxes, settings, BodyBudget(settings.max_body_bytes, shared=True), stopping))
     router.add("GET", PRESENCE_PATH, presence)
+    return KeeperApplication(KeeperGate(router, KeyRing({}), HostRule(frozenset(), any_address=False)), stopping)
+
+
+def routes_of(desk: Desk) -> Router:
+    """Everything that callers of the API may ask of a keeper."""
+    router = Router()
     for routes in (routes_life, routes_commands, routes_output, routes_tools, routes_files):
         routes.add(router, desk)
-    return KeeperApplication(KeeperGate(router, KeyRing({}), HostRule(frozenset(), any_address=False)), stopping)
+    return router

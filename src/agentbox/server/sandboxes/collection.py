@@ -13,11 +13,12 @@ import time
 from typing import Any
 
 from agentbox.config import Settings
-from agentbox.errors import AgentboxError, NotFoundError, OverloadedError, QuotaExceededError, UnknownBackendError
-from agentbox.isolation.durable_registry import DURABLE
+from agentbox.errors import AgentboxError, NotFoundError, OverloadedError, QuotaExceededError
 from agentbox.sandbox.options import SandboxOptions, read_options
+from agentbox.server.sandboxes.backends import chosen_backend
 from agentbox.server.sandboxes.journal import Journal, SandboxRow
-from agentbox.server.sandboxes.kept import RUNNING, Grounds, KeptSandbox
+from agentbox.server.sandboxes.kept import Grounds, KeptSandbox
+from agentbox.server.sandboxes.kinds import RUNNING
 from agentbox.workspace.removal import remove_tree
 from agentbox.workspace.vault import owner_directory
 from agentbox.workspace.volumes import Volumes, close_volumes, open_volumes
@@ -98,7 +99,7 @@ class Sandboxes:
         self._judge_room(owner)
         now = time.time()
         facts: dict[str, Any] = {
-            "wanted": wanted | {"backend": self._backend(wanted.get("backend"))},
+            "wanted": wanted | {"backend": chosen_backend(self.settings, wanted.get("backend"))},
             "status": RUNNING,
             "why_gone": "",
             "rebuilt": 0,
@@ -146,28 +147,6 @@ class Sandboxes:
                 hint="try again later; the operator sets the number with AGENTBOX_MAX_SANDBOXES_TOGETHER",
                 retry_after_seconds=30,
             )
-
-    def backends(self) -> list[str]:
-        """Those that a request may name, the default first."""
-        settings = self.settings
-        default = "jail" if settings.sandbox_backend == "auto" else settings.sandbox_backend
-        named = [default, *settings.allowed_backends]
-        if "docker" in named:
-            named += [name for name in DURABLE if name.startswith("docker-")]
-        return [name for name in dict.fromkeys(named) if name in DURABLE]
-
-    def _backend(self, asked: str | None) -> str:
-        allowed = self.backends()
-        if asked is None and allowed:
-            return allowed[0]
-        if asked is None or asked not in allowed:
-            raise UnknownBackendError(
-                f"backend {asked or self.settings.sandbox_backend!r} cannot be had for sandboxes here",
-                hint=f"use one of {', '.join(allowed)}"
-                if allowed
-                else "the operator names some with AGENTBOX_ALLOWED_BACKENDS",
-            )
-        return asked
 
     def _make(self, row: SandboxRow) -> KeptSandbox:
         of_owner = owner_directory(row.owner)

@@ -20,11 +20,9 @@ from agentbox.sandbox.state import Place, SandboxDirectories, check_name
 from agentbox.server.sandboxes.journal import Journal, SandboxRow
 from agentbox.server.sandboxes.kept_commands import KeptCommands
 from agentbox.server.sandboxes.kept_spool import KeptSpool
+from agentbox.server.sandboxes.kinds import GONE, RESOURCES, RUNNING
 from agentbox.workspace.volume_grounds import Told
 from agentbox.workspace.volumes import Volumes, Workspace
-
-RUNNING, PAUSED, GONE = "running", "paused", "gone"
-RESOURCES = ("filesystem", "network", "exec", "memory", "pids", "cpu", "disk")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from agentbox.server import fields
 MAX_SECONDS = 366 * 86400
 MAX_WordS = 1000
 USERS = ("agent", "root")
+RUNNING, PAUSED, GONE = "running", "paused", "gone"
+RESOURCES = ("filesystem", "network", "exec", "memory", "pids", "cpu", "disk")
 WORKSPACE_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 IMAGE_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}$"
 SNAPSHOT_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"

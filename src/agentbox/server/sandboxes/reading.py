@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import errno
 import math
 import re
@@ -124,7 +123,7 @@ def shown(text: str) -> str:
 
 
 class Query:
-    """The query of a request, of whose names the last value counts. Every method raises Problem (422)."""
+    """The query of a request; a name that occurs twice is a fault. Every method raises Problem (422)."""
 
     def __init__(self, request: Request) -> None:
         try:
@@ -132,12 +131,16 @@ class Query:
                 request.scope["query_string"].decode("latin-1"),
                 keep_blank_values=True,
                 encoding="utf-8",
-                errors="strict",
+                errors="surrogateescape",
                 max_num_fields=100,
             )
         except ValueError as error:
             raise fault("query", str(error), "") from None
-        self._values: dict[str, str] = dict(pairs)
+        self._values: dict[str, str] = {}
+        for name, value in pairs:
+            if name in self._values:
+                raise fault(name, "Must be given once", value)
+            self._values[name] = value
 
     def whole(self, name: str, default: int, low: int = 0, high: int = (1 << 53) - 1) -> int:
         """A whole number."""
@@ -177,19 +180,6 @@ class Query:
         if not 0 < len(value) <= longest or "\0" in value:
             raise fault(name, f"Must be 1 to {longest} characters without NUL", value)
         return value
-
-    def path(self, default: str | None = None) -> str:
-        """The path of a file: text, or base64 for names that are not UTF-8."""
-        encoded = self._values.get("path_b64")
-        if encoded is None:
-            return self.text("path", default)
-        try:
-            raw = base64.b64decode(encoded, validate=True)
-        except ValueError:
-            raise fault("path_b64", "Must be standard base64 with padding", encoded) from None
-        if not 0 < len(raw) <= 4 * 4096 or b"\0" in raw:
-            raise fault("path_b64", "Must be 1 to 4096 characters without NUL", encoded)
-        return raw.decode("utf-8", "surrogateescape")
 
     def octal(self, name: str) -> int | None:
         """Permission bits as octal digits."""

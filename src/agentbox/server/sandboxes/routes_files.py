@@ -38,14 +38,14 @@ def add(router: Router, desk: Desk) -> None:
 def _add_contents(router: Router, desk: Desk) -> None:
     async def read(request: Request) -> ASGIApp:
         query = Query(request)
-        path, offset, length = query.path(), query.whole("offset", 0), query.whole("length", -1, -1)
+        path, offset, length = query.text("path"), query.whole("offset", 0), query.whole("length", -1, -1)
         user = user_of(query)
         sandbox = await desk.awake(request)
         return await begun(sandbox.files.stream(path, offset=offset, length=length, user=user), desk.stopping)
 
     async def write(request: Request) -> ASGIApp:
         query = Query(request)
-        path, mode, how, user = query.path(), query.octal("mode"), query.choice("how", HOW), user_of(query)
+        path, mode, how, user = query.text("path"), query.octal("mode"), query.choice("how", HOW), user_of(query)
         sandbox = await desk.awake(request)
         pieces = body_of(request, desk.settings.max_upload_bytes)
         with file_errors():
@@ -59,20 +59,20 @@ def _add_contents(router: Router, desk: Desk) -> None:
 def _add_names(router: Router, desk: Desk) -> None:
     async def remove(request: Request) -> ASGIApp:
         query = Query(request)
-        path, user = query.path(), user_of(query)
+        path, user = query.text("path"), user_of(query)
         sandbox = await desk.awake(request)
         return await _done(request, desk, sandbox.files.remove(path, user=user))
 
     async def info(request: Request) -> ASGIApp:
         query = Query(request)
-        path, user = query.path(), user_of(query)
+        path, user = query.text("path"), user_of(query)
         sandbox = await desk.awake(request)
         with file_errors():
             return json_answer(entry(await sandbox.files.info(path, user=user)))
 
     async def list_all(request: Request) -> ASGIApp:
         query = Query(request)
-        path, depth, user = query.path("."), query.whole("depth", 1, -1, MAX_DEPTH), user_of(query)
+        path, depth, user = query.text("path", "."), query.whole("depth", 1, -1, MAX_DEPTH), user_of(query)
         most = query.whole("max_entries", MAX_ENTRIES, 1, MAX_ENTRIES)
         sandbox = await desk.awake(request)
         with file_errors():
