@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from agentbox.errors import SandboxError
 from agentbox.sandbox import frames
 from agentbox.sandbox.command_record import CommandRecord
+from agentbox.sandbox.following import follow
 from agentbox.sandbox.frames import FrameError, ToAgent, ToHost
 from agentbox.sandbox.link import AgentLink
 from agentbox.sandbox.spool import Spool
@@ -241,6 +242,10 @@ class Command:
         """All that is kept of its stdout, or of its stderr; empty for a stderr that goes to stdout."""
         spool = self.stderr if error else self.stdout
         return b"" if spool is None else spool.all()
+
+    def follow(self) -> AsyncIterator[tuple[str, bytes]]:
+        """Its output as it comes: ("stdout" or "stderr", some bytes) from the beginning, until it has ended."""
+        return follow(self)
 
     def text(self, begin: int = 0) -> Excerpt:
         """What it wrote since the byte `begin` (to both streams where they are merged); see texts.excerpt."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, Unpack
 
 from agentbox.models import Denial, Enforcement
@@ -61,6 +61,9 @@ class SandboxCommand(Protocol):
 
     async def output(self, *, error: bool = False) -> bytes:
         """All that is kept of one of its streams."""
+
+    def follow(self) -> AsyncIterator[tuple[str, bytes]]:
+        """Its output as it comes, until it has ended."""
 
     def text(self, begin: int = 0) -> Excerpt:
         """What it wrote since a byte, as far as it is here, shortened as for a model."""
@@ -122,10 +125,14 @@ class SandboxFiles(Protocol):
     async def rename(self, path: str, to: str, *, user: str = "") -> None:
         """Give it another name."""
 
-    async def download(self, path: str, to: str | os.PathLike[str]) -> int:
+    async def download(
+        self, path: str, to: str | os.PathLike[str], *, told: Callable[[int], None] | None = None
+    ) -> int:
         """Copy a file or a directory to the caller's machine."""
 
-    async def upload(self, source: str | os.PathLike[str], path: str) -> int:
+    async def upload(
+        self, source: str | os.PathLike[str], path: str, *, told: Callable[[int], None] | None = None
+    ) -> int:
         """Copy a file or a directory into the box."""
 
 

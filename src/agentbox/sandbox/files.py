@@ -8,7 +8,7 @@ import asyncio
 import errno
 import os
 import posixpath
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import Protocol
 
 from agentbox.errors import SandboxError
@@ -17,6 +17,7 @@ from agentbox.sandbox.file_info import FileInfo
 from agentbox.sandbox.file_record import Note, recorded
 from agentbox.sandbox.link import AgentLink
 from agentbox.sandbox.operation import Operation
+from agentbox.sandbox.writing import write_all
 
 _PIECE_BYTES = 1 << 20
 _TYPES = {
@@ -151,12 +152,16 @@ class Files:
         with recorded(self._note, f"file.{argv[0]}", {**named, "user": user}):
             await (await self._operate(*argv, user=user)).finish(end_input=False)
 
-    async def download(self, path: str, to: str | os.PathLike[str]) -> int:
+    async def download(
+        self, path: str, to: str | os.PathLike[str], *, told: Callable[[int], None] | None = None
+    ) -> int:
         """Copy a file or a directory to a path of the host, which must not exist. Links and what is no file are left
-        out: nothing of the guest's leads the host anywhere. Returns how many bytes were copied."""
+        out: nothing of the guest's leads the host anywhere. Returns how many bytes were copied; `told` is called with
+        how many were so far."""
         target = os.fspath(to)
+        tell = told or (lambda _: None)
         if (await self.info(path)).kind != "directory":
-            return await self._download_file(path, target)
+            return await self._download_file(path, target, tell)
         base = absolute(path)
         await asyncio.to_thread(os.mkdir, target, 0o755)
         copied = 0
@@ -168,16 +173,17 @@ class Files:
             if entry.kind == "directory":
                 await asyncio.to_thread(os.mkdir, local, 0o755)
             elif entry.kind == "file":
-                copied += await self._download_file(entry.path, local)
+                copied += await self._download_file(entry.path, local, _beyond(tell, copied))
         return copied
 
-    async def _download_file(self, path: str, to: str) -> int:
+    async def _download_file(self, path: str, to: str, tell: Callable[[int], None]) -> int:
         copied = 0
         fd = await asyncio.to_thread(os.open, to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             async for piece in self.stream(path):
-                await asyncio.to_thread(_write_all, fd, piece)
+                await asyncio.to_thread(write_all, fd, piece)
                 copied += len(piece)
+                tell(copied)
         except BaseException:
             os.unlink(to)
             raise
@@ -185,10 +191,13 @@ class Files:
             os.close(fd)
         return copied
 
-    async def upload(self, source: str | os.PathLike[str], path: str) -> int:
+    async def upload(
+        self, source: str | os.PathLike[str], path: str, *, told: Callable[[int], None] | None = None
+    ) -> int:
         """Copy a file or a directory of the host into the box, with permission bits. Links in a directory are left out.
-        Returns how many bytes were copied."""
+        Returns how many bytes were copied; `told` is called with how many were so far."""
         local = os.fspath(source)
+        tell = told or (lambda _: None)
         entries = await asyncio.to_thread(_local_entries, local)
         copied = 0
         for relative, directory in entries:
@@ -196,19 +205,27 @@ class Files:
             if directory:
                 await self.make_directory(inside)
             else:
-                copied += await self._upload_file(os.path.join(local, relative) if relative else local, inside)
+                one = os.path.join(local, relative) if relative else local
+                copied += await self._upload_file(one, inside, _beyond(tell, copied))
         return copied
 
-    async def _upload_file(self, local: str, path: str) -> int:
+    async def _upload_file(self, local: str, path: str, tell: Callable[[int], None]) -> int:
         with await asyncio.to_thread(open, local, "rb") as file:
             status = os.fstat(file.fileno())
 
             async def pieces() -> AsyncIterator[bytes]:
+                size = 0
                 while piece := await asyncio.to_thread(file.read, _PIECE_BYTES):
                     yield piece
+                    size += len(piece)
+                    tell(size)
 
             await self.write(path, pieces(), mode=status.st_mode & 0o777)
             return status.st_size
+
+
+def _beyond(tell: Callable[[int], None], before: int) -> Callable[[int], None]:
+    return lambda size: tell(before + size)
 
 
 def _local_entries(local: str) -> list[tuple[str, bool]]:
@@ -263,12 +280,6 @@ def _entry(record: bytes) -> FileInfo:
         )
     except (ValueError, KeyError) as error:
         raise SandboxError(f"the agent in the box described a file in a way that makes no sense: {error}") from error
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 __all__ = ["FileInfo", "Files"]

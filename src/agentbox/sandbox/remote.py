@@ -19,7 +19,7 @@ from agentbox.sandbox.remote_command import LONGEST_WAIT_SECONDS, RemoteCommand
 from agentbox.sandbox.remote_files import RemoteFiles
 from agentbox.sandbox.results import NOT_RUNNING, ShellResult, rejected
 from agentbox.sandbox.starting import StartFields
-from agentbox.sandbox.tarring import write_all
+from agentbox.sandbox.writing import write_all
 
 # Input of more bytes goes on its own way.
 _MAX_INLINE_INPUT_BYTES = 1 << 16

@@ -8,12 +8,13 @@ import contextlib
 import signal as signals
 import tempfile
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any
 
 from agentbox.errors import AgentboxError, SandboxGoneError
 from agentbox.sandbox.command import DEFAULT_GRACE_SECONDS
 from agentbox.sandbox.line import Line
+from agentbox.sandbox.remote_events import follow_events
 from agentbox.sandbox.spool import Spool
 from agentbox.sandbox.texts import Excerpt, excerpt
 
@@ -227,6 +228,14 @@ class RemoteCommand:
         with contextlib.suppress(SandboxGoneError):
             await self.fetch()
         return self._spool(error=error).all()
+
+    async def follow(self) -> AsyncIterator[tuple[str, bytes]]:
+        """Its output as it comes; see command.Command.follow."""
+        async for kind, found in follow_events(self._line, self._path):
+            if kind == "exit":
+                self.learn(found)
+            else:
+                yield kind, found
 
     def text(self, begin: int = 0) -> Excerpt:
         """What it wrote since a byte, as far as it was fetched."""

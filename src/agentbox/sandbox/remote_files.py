@@ -17,6 +17,7 @@ from agentbox.sandbox import tarring
 from agentbox.sandbox.file_info import FileInfo
 from agentbox.sandbox.files import absolute
 from agentbox.sandbox.line import Line
+from agentbox.sandbox.writing import write_all
 
 # The server may be busy with what is on its way for as long as this.
 _TRANSFER_SECONDS = 600.0
@@ -140,14 +141,17 @@ class RemoteFiles:
             "POST", f"{self._path()}/files/move", about=absolute(path), query={"user": user or None}, value=value
         )
 
-    async def download(self, path: str, to: str | os.PathLike[str]) -> int:
+    async def download(
+        self, path: str, to: str | os.PathLike[str], *, told: Callable[[int], None] | None = None
+    ) -> int:
         """Copy a file or a directory to a path of this machine, which must not exist; see files.Files.download."""
         target = os.fspath(to)
+        tell = told or (lambda _: None)
         if (await self.info(path)).kind != "directory":
-            return await self._download_file(path, target)
-        return (await self.fetch(path, target)).size_bytes
+            return await self._download_file(path, target, tell)
+        return (await self.fetch(path, target, tell)).size_bytes
 
-    async def fetch(self, path: str, to: str) -> tarring.Unpacked:
+    async def fetch(self, path: str, to: str, tell: Callable[[int], None] = lambda _: None) -> tarring.Unpacked:
         """Copy a directory to a new one of this machine, without links and what is neither file nor directory."""
         async with self._line.open(
             "GET",
@@ -156,15 +160,16 @@ class RemoteFiles:
             query=self._query(path),
             seconds=_TRANSFER_SECONDS,
         ) as answer:
-            return await tarring.unpack(answer.pieces(_SILENCE_SECONDS), to)
+            return await tarring.unpack(_counted(answer.pieces(_SILENCE_SECONDS), tell), to)
 
-    async def _download_file(self, path: str, to: str) -> int:
+    async def _download_file(self, path: str, to: str, tell: Callable[[int], None]) -> int:
         copied = 0
         fd = await asyncio.to_thread(os.open, to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             async for piece in self.stream(path):
-                await asyncio.to_thread(tarring.write_all, fd, piece)
+                await asyncio.to_thread(write_all, fd, piece)
                 copied += len(piece)
+                tell(copied)
         except BaseException:
             os.unlink(to)
             raise
@@ -172,14 +177,17 @@ class RemoteFiles:
             os.close(fd)
         return copied
 
-    async def upload(self, source: str | os.PathLike[str], path: str) -> int:
+    async def upload(
+        self, source: str | os.PathLike[str], path: str, *, told: Callable[[int], None] | None = None
+    ) -> int:
         """Copy a file or a directory of this machine into the box; see files.Files.upload."""
         local = os.fspath(source)
+        tell = told or (lambda _: None)
         if not await asyncio.to_thread(os.path.isdir, local):
             with await asyncio.to_thread(open, local, "rb") as file:
                 status = os.fstat(file.fileno())
                 known = status.st_size if stat.S_ISREG(status.st_mode) else None
-                pieces = tarring.file_pieces(file, known)
+                pieces = _counted(tarring.file_pieces(file, known), tell)
                 await self._put(path, pieces, known, mode=status.st_mode & 0o777, how="replace")
                 return status.st_size
         archive = tarring.Archive(local)
@@ -188,10 +196,18 @@ class RemoteFiles:
             f"{self._path()}/files/archive",
             about=absolute(path),
             query=self._query(path),
-            body=archive.pieces(),
+            body=_counted(archive.pieces(), tell),
             seconds=_TRANSFER_SECONDS,
         )
         return archive.size_bytes
+
+
+async def _counted(pieces: AsyncIterator[bytes], tell: Callable[[int], None]) -> AsyncIterator[bytes]:
+    size = 0
+    async for piece in pieces:
+        yield piece
+        size += len(piece)
+        tell(size)
 
 
 def _named(name: str, path: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ a loop of its own thread. May be used from any number of threads."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -77,6 +77,18 @@ class Command:
             return self.asynchronous.text(begin).text
 
         return call(text())
+
+    def follow(self) -> Iterator[tuple[str, bytes]]:
+        """Its output as it comes: ("stdout" or "stderr", some bytes) from the beginning, until it has ended."""
+        pieces = self.asynchronous.follow()
+        try:
+            while True:
+                try:
+                    yield call(anext(pieces))  # type: ignore[arg-type]
+                except StopAsyncIteration:
+                    return
+        finally:
+            call(pieces.aclose())  # type: ignore[attr-defined]
 
     def more(self, offset: int) -> None:
         """Wait until its output is longer than `offset`, or never will be."""
@@ -169,13 +181,13 @@ class Files:
         """Give it another name."""
         call(self._files.rename(path, to, user=user))
 
-    def download(self, path: str, to: str | os.PathLike[str]) -> int:
-        """Copy a file or a directory to the host."""
-        return call(self._files.download(path, to))
+    def download(self, path: str, to: str | os.PathLike[str], *, told: Callable[[int], None] | None = None) -> int:
+        """Copy a file or a directory to the host; `told` is called with how many bytes were copied so far."""
+        return call(self._files.download(path, to, told=told))
 
-    def upload(self, source: str | os.PathLike[str], path: str) -> int:
-        """Copy a file or a directory into the box."""
-        return call(self._files.upload(source, path))
+    def upload(self, source: str | os.PathLike[str], path: str, *, told: Callable[[int], None] | None = None) -> int:
+        """Copy a file or a directory into the box; `told` is called with how many bytes were copied so far."""
+        return call(self._files.upload(source, path, told=told))
 
 
 class Sandbox:

@@ -15,6 +15,7 @@ from typing import IO, cast
 
 from agentbox.errors import WorkspaceError
 from agentbox.records import dataclass
+from agentbox.sandbox.writing import write_all
 
 _PIECE_BYTES = 1 << 18
 _BLOCK_BYTES = tarfile.BLOCKSIZE
@@ -34,7 +35,7 @@ class Unpacked:
 async def unpack(pieces: AsyncIterator[bytes], to: str) -> Unpacked:
     """Unpack a stream to the directory `to`, which must not exist. Raises OSError, WorkspaceError."""
     loop = asyncio.get_running_loop()
-    source = _Source(pieces, loop)
+    source = Source(pieces, loop)
     work = asyncio.ensure_future(asyncio.to_thread(_unpack, source, to))
     try:
         return await asyncio.shield(work)
@@ -45,7 +46,7 @@ async def unpack(pieces: AsyncIterator[bytes], to: str) -> Unpacked:
         raise
 
 
-class _Source:
+class Source:
     """An asynchronous stream as a file that a thread reads."""
 
     def __init__(self, pieces: AsyncIterator[bytes], loop: asyncio.AbstractEventLoop) -> None:
@@ -80,7 +81,7 @@ class _Source:
         return b""
 
 
-def _unpack(source: _Source, to: str) -> Unpacked:
+def _unpack(source: Source, to: str) -> Unpacked:
     os.mkdir(to, 0o755)
     files = size = entries = 0
     left_out: list[str] = []
@@ -196,10 +197,3 @@ def _header(name: str, status: os.stat_result, *, is_directory: bool) -> bytes:
     member.type = tarfile.DIRTYPE if is_directory else tarfile.REGTYPE
     member.size = 0 if is_directory else status.st_size
     return member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write all of it. Raises OSError."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from agentbox import AsyncSandbox, Sandbox
@@ -34,6 +35,12 @@ class AwaitedCommand(Awaited):
     @property
     def stderr(self) -> bytes:
         return call(self._inner.output(error=True))
+
+    def follow(self) -> Iterator[tuple[str, bytes]]:
+        pieces = self._inner.follow()
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                yield call(anext(pieces))
 
     def text(self, begin: int = 0) -> str:
         return str(self._inner.text(begin).text)

@@ -191,6 +191,18 @@ def test_what_a_background_process_writes_later_is_kept(box: Any) -> None:
     assert command.stdout == b"now\nlater\n"
 
 
+def test_output_comes_as_it_is_written(box: Any) -> None:
+    command = box.exec("echo one; read x; echo two >&2", stdin=True, merged=False, wait=0)
+    found = []
+    for stream, data in command.follow():
+        found.append((stream, data))
+        if stream == "stdout":
+            assert command.running
+            command.send("\n")
+    assert found == [("stdout", b"one\n"), ("stderr", b"two\n")]
+    assert command.wait()
+
+
 # ---- files
 
 
@@ -341,7 +353,7 @@ def test_reset_keeps_files_and_ends_processes(box: Any) -> None:
 
 
 def test_a_box_whose_processes_are_killed_goes_on(box: Any) -> None:
-    killed = box.exec("kill -9 -1")
+    killed = box.exec("sleep 0.2; kill -9 -1")
     assert not killed.running
     assert killed.lost or killed.signal == 9
     assert box.exec("echo on").stdout == b"on\n"
