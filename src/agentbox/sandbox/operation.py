@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from typing import Self
 
 from agentbox.errors import SandboxError
 from agentbox.sandbox import frames
@@ -33,10 +34,12 @@ class Operation:
         self._room = frames.INPUT_WINDOW_BYTES
 
     @classmethod
-    async def start(cls, link: AgentLink, path: str, argv: tuple[str, ...], user: str, *, stdin: bool) -> Operation:
-        """Begin it. Raises OSError, SandboxError."""
+    async def start(
+        cls, link: AgentLink, path: str, argv: tuple[str, ...], user: str, *, stdin: bool, own: bool = True
+    ) -> Self:
+        """Begin it; a program of the box where it is not the agent's `own`. Raises OSError, SandboxError."""
         operation = cls(link, path)
-        flags = StartFlag.OWN | (StartFlag.STDIN if stdin else StartFlag.NONE)
+        flags = (StartFlag.OWN if own else StartFlag.NONE) | (StartFlag.STDIN if stdin else StartFlag.NONE)
         try:
             link.send(frames.start(operation._number, argv, flags=flags, user=user, directory="/", environment={}))
             while not operation._started:

@@ -13,7 +13,14 @@ from agentbox.server.body import BodyBudget
 from agentbox.server.gate import Gate
 from agentbox.server.problems import Problem
 from agentbox.server.routing import Router
-from agentbox.server.sandboxes import routes_commands, routes_files, routes_life, routes_output, routes_tools
+from agentbox.server.sandboxes import (
+    routes_commands,
+    routes_files,
+    routes_life,
+    routes_output,
+    routes_state,
+    routes_tools,
+)
 from agentbox.server.sandboxes.collection import Sandboxes
 from agentbox.server.sandboxes.keeper_socket import OWNER_HEADER, PRESENCE_PATH
 from agentbox.server.sandboxes.presence import Presence
@@ -57,6 +64,6 @@ def create_keeper_app(sandboxes: Sandboxes, settings: Settings, presence: Presen
 def routes_of(desk: Desk) -> Router:
     """Everything that callers of the API may ask of a keeper."""
     router = Router()
-    for routes in (routes_life, routes_commands, routes_output, routes_tools, routes_files):
+    for routes in (routes_life, routes_commands, routes_output, routes_tools, routes_files, routes_state):
         routes.add(router, desk)
     return router

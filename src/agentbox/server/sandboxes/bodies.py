@@ -31,6 +31,7 @@ class SandboxBody(Closed):
     workspace: kinds.WorkspaceName | None = Field(
         None, description="name of a workspace of this key that is kept when the sandbox is deleted"
     )
+    snapshot_id: kinds.SnapshotId | None = Field(None, description="what a new workspace begins with")
     idle_timeout_seconds: kinds.WholeSeconds | None = Field(None, description="unused for so long it loses its box")
     max_lifetime_seconds: kinds.WholeSeconds | None = Field(
         None, description="so long after its start it loses its box"
@@ -107,3 +108,21 @@ class MoveBody(Closed):
 
     path: kinds.Path
     to: kinds.Path
+
+
+class SnapshotBody(Closed):
+    """A snapshot of a workspace."""
+
+    name: kinds.SnapshotName | None = Field(None, description="with a name it outlives the sandbox")
+
+
+class RestoreBody(Closed):
+    """Which snapshot the workspace becomes."""
+
+    snapshot_id: kinds.SnapshotId
+
+
+class ForkBody(Closed):
+    """How many sandboxes are made of one."""
+
+    count: kinds.Copies | None = Field(None, description="1 when it is not said")

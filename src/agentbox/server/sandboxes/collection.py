@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import time
+from pathlib import Path
 from typing import Any
 
 from agentbox.config import Settings
@@ -17,13 +18,15 @@ from agentbox.errors import AgentboxError, NotFoundError, OverloadedError, Quota
 from agentbox.sandbox.options import SandboxOptions, read_options
 from agentbox.server.sandboxes.backends import chosen_backend
 from agentbox.server.sandboxes.journal import Journal, SandboxRow
-from agentbox.server.sandboxes.kept import Grounds, KeptSandbox
+from agentbox.server.sandboxes.kept import KeptSandbox, Whereabouts
 from agentbox.server.sandboxes.kinds import RUNNING
 from agentbox.workspace.removal import remove_tree
 from agentbox.workspace.vault import owner_directory
 from agentbox.workspace.volumes import Volumes, close_volumes, open_volumes
 
 _ID = re.compile(r"sbx-[0-9a-f]{16}\Z")
+# A fork has a workspace of its own.
+_NOT_FORKED = ("workspace", "snapshot_id")
 _LOST = "the keeper process ended, and the box with it"
 _log = logging.getLogger("agentbox.server")
 
@@ -94,20 +97,42 @@ class Sandboxes:
     async def create(self, owner: str, wanted: dict[str, Any]) -> KeptSandbox:
         """Make one. `wanted` is the body of the request without what is not set.
 
-        Raises UnknownBackendError, QuotaExceededError, OverloadedError, PolicyError, SandboxError.
+        Raises UnknownBackendError, QuotaExceededError, OverloadedError, PolicyError, NotFoundError for a snapshot,
+        SandboxError.
         """
-        self._judge_room(owner)
-        now = time.time()
-        facts: dict[str, Any] = {
-            "wanted": wanted | {"backend": chosen_backend(self.settings, wanted.get("backend"))},
-            "status": RUNNING,
-            "why_gone": "",
-            "rebuilt": 0,
-        }
-        row = SandboxRow(f"sbx-{secrets.token_hex(8)}", owner, now, facts)
+        self._judge_room(owner, 1)
+        return await self._begin(owner, wanted | {"backend": chosen_backend(self.settings, wanted.get("backend"))})
+
+    async def fork(self, owner: str, sandbox_id: str, count: int) -> list[KeptSandbox]:
+        """Make others like it, whose workspaces begin with what its own holds now. Raises as `create`; nothing is left
+        then."""
+        source = self.get(owner, sandbox_id)
+        await source.wake()
+        self._judge_room(owner, count)
+        wanted = {name: value for name, value in source.facts["wanted"].items() if name not in _NOT_FORKED}
+        copies = await source.copies(count)
+        made = await asyncio.gather(
+            *(self._begin(owner, wanted, content) for content in copies), return_exceptions=True
+        )
+        faults = [one for one in made if isinstance(one, BaseException)]
+        if faults:
+            for one in made:
+                if isinstance(one, KeptSandbox):
+                    await self.delete(owner, one.id)
+            await source.discard(copies)
+            raise faults[0]
+        return [one for one in made if isinstance(one, KeptSandbox)]
+
+    async def _begin(self, owner: str, wanted: dict[str, Any], content: Path | None = None) -> KeptSandbox:
+        facts: dict[str, Any] = {"wanted": wanted, "status": RUNNING, "why_gone": "", "rebuilt": 0}
+        row = SandboxRow(f"sbx-{secrets.token_hex(8)}", owner, time.time(), facts)
         self._beginning[row.id] = owner
         try:
             sandbox = self._make(row)
+            if content is not None:
+                sandbox.begin_with(content)
+            elif "snapshot_id" in wanted:
+                sandbox.begin_with_snapshot(wanted["snapshot_id"])
             volumes = await self.volumes()
             try:
                 await sandbox.start()
@@ -126,6 +151,7 @@ class Sandboxes:
         sandbox = self.get(owner, sandbox_id)
         del self._all[sandbox_id]
         await sandbox.stop()
+        sandbox.forget_traces()
         await sandbox.history.settle()
         await asyncio.to_thread(self._remove, sandbox, await self.volumes(), with_named=not keep_workspace)
         # Last: what is not removed by now is found in the journal.
@@ -133,15 +159,15 @@ class Sandboxes:
 
     # ---- how it is done
 
-    def _judge_room(self, owner: str) -> None:
+    def _judge_room(self, owner: str, more: int) -> None:
         settings = self.settings
         owners = [sandbox.owner for sandbox in self._all.values()] + list(self._beginning.values())
-        if owners.count(owner) >= settings.max_sandboxes:
+        if owners.count(owner) + more > settings.max_sandboxes:
             raise QuotaExceededError(
-                f"This key has {owners.count(owner)} sandboxes, which is as many as it may have",
+                f"This key has {owners.count(owner)} sandboxes and may have {settings.max_sandboxes}",
                 hint="delete one; the operator sets the number with AGENTBOX_MAX_SANDBOXES",
             )
-        if len(owners) >= settings.max_sandboxes_together:
+        if len(owners) + more > settings.max_sandboxes_together:
             raise OverloadedError(
                 "The server keeps as many sandboxes as it may",
                 hint="try again later; the operator sets the number with AGENTBOX_MAX_SANDBOXES_TOGETHER",
@@ -152,8 +178,8 @@ class Sandboxes:
         of_owner = owner_directory(row.owner)
         if not _ID.match(row.id):
             raise ValueError(f"{row.id!r} is no id of a sandbox")
-        ground = Grounds(self._root / of_owner / row.id, f"of-{of_owner}", f"boxes-{of_owner}")
-        return KeptSandbox(row, self._options(row.facts["wanted"]), ground, self._journal)
+        where = Whereabouts(self._root / of_owner / row.id, f"of-{of_owner}", f"boxes-{of_owner}")
+        return KeptSandbox(row, self._options(row.facts["wanted"]), where, self._journal)
 
     def _options(self, wanted: dict[str, Any]) -> SandboxOptions:
         settings = self.settings

@@ -13,57 +13,53 @@ from pathlib import Path
 from typing import Any
 
 from agentbox.errors import AgentboxError
+from agentbox.records import replace
 from agentbox.sandbox.command import Command
 from agentbox.sandbox.local import LocalSandbox
 from agentbox.sandbox.options import SandboxOptions
 from agentbox.sandbox.state import Place, SandboxDirectories, check_name
+from agentbox.sandbox.stateful import Told
 from agentbox.server.sandboxes.journal import Journal, SandboxRow
 from agentbox.server.sandboxes.kept_commands import KeptCommands
 from agentbox.server.sandboxes.kept_spool import KeptSpool
-from agentbox.server.sandboxes.kinds import GONE, RESOURCES, RUNNING
-from agentbox.workspace.volume_grounds import Told
+from agentbox.server.sandboxes.kinds import GONE, PAUSED, RESOURCES, RUNNING
+from agentbox.trace.background import parts_of
 from agentbox.workspace.volumes import Volumes, Workspace
 
 
 @dataclass(frozen=True, slots=True)
-class Grounds:
+class Whereabouts:
     """Where a sandbox lies: its own directory, and the groups of its workspace, of named ones and of others."""
 
     directory: Path
     named: str
     unnamed: str
 
-    def workspace(self, volumes: Volumes, name: str | os.PathLike[str] | None, limit_bytes: int) -> Workspace:
+    def workspace(
+        self, volumes: Volumes, name: str | os.PathLike[str] | None, limit_bytes: int, content: Path | None = None
+    ) -> Workspace:
         """Its workspace, made where it is not there. Raises SandboxError, WorkspaceError."""
         if name is None:
-            return volumes.named(self.directory.name, limit_bytes, self.unnamed)
-        return volumes.named(check_name(os.fspath(name)), limit_bytes, self.named)
+            return volumes.named(self.directory.name, limit_bytes, self.unnamed, content=content)
+        return volumes.named(check_name(os.fspath(name)), limit_bytes, self.named, content=content)
 
 
 class KeptDirectories(SandboxDirectories):
     """One sandbox's directory below STATE/durable, which is not swept when the process that made it died."""
 
-    def __init__(self, state: Path, ground: Grounds) -> None:
+    def __init__(self, state: Path, directory: Path) -> None:
         super().__init__(state)
-        self._ground = ground
+        self._directory = directory
 
-    def make(
-        self,
-        backend: str,
-        workspace: str | os.PathLike[str] | None,
-        snapshot_id: str | None = None,
-        told: Told | None = None,
-    ) -> Place:
+    def make(self, backend: str, workspace: str | os.PathLike[str] | None) -> Place:
         """See SandboxDirectories; what is there is taken as it is."""
         del backend
-        assert self.volumes is not None
-        directory = self._ground.directory
+        assert self.make_files is not None
+        directory = self._directory
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         (directory / "spools").mkdir(exist_ok=True, mode=0o700)
-        files = self._ground.workspace(self.volumes, workspace, self.limit_bytes)
-        if snapshot_id is not None:
-            self.volumes.restore(files, snapshot_id, self.limit_bytes, told)
-        return Place(directory.name, directory, files.path, True, files)
+        files = self.make_files(directory.name)
+        return Place(directory.name, directory, files.path, workspace is not None, files)
 
     def remove(self, place: Place) -> None:
         """Nothing: who deletes the sandbox removes its directory."""
@@ -73,16 +69,17 @@ class KeptSandbox(LocalSandbox):
     """One sandbox of one owner. `facts` are what is written down of it; `resting` says that a keeper before this one
     made it, and nobody has used it since."""
 
-    def __init__(self, row: SandboxRow, options: SandboxOptions, ground: Grounds, journal: Journal) -> None:
+    def __init__(self, row: SandboxRow, options: SandboxOptions, where: Whereabouts, journal: Journal) -> None:
         super().__init__(options)
         self.id = row.id
         self.owner = row.owner
         self.created_at = row.created_at
         self.facts = row.facts
         self.last_used_at = float(row.facts.get("last_used_at", row.created_at))
-        self.directory = ground.directory
-        self._ground = ground
+        self.directory = where.directory
+        self._where = where
         self._journal = journal
+        self._begins_with: str | None = None
         self._waking = asyncio.Lock()
         spools = str(self.directory / "spools")
         self.history = KeptCommands(row.id, spools, options.limits.max_output_bytes, journal)
@@ -90,7 +87,17 @@ class KeptSandbox(LocalSandbox):
     # ---- what LocalSandbox leaves to its owner
 
     def _make_directories(self, state: Path) -> SandboxDirectories:
-        return KeptDirectories(state, self._ground)
+        return KeptDirectories(state, self.directory)
+
+    def _make_workspace(self, volumes: Volumes, name: str) -> Workspace:
+        del name
+        content, self._content = self._content, None
+        if self._begins_with is not None:
+            # Once: the next keeper finds the workspace as it is then.
+            wanted, self._begins_with = self._begins_with, None
+            self._own(volumes, wanted)
+            content = volumes.park_snapshot(wanted, self._limit_bytes)
+        return self._where.workspace(volumes, self.options.workspace, self._limit_bytes, content)
 
     def _make_spool(self) -> KeptSpool:
         return self.history.new_spool()
@@ -116,6 +123,24 @@ class KeptSandbox(LocalSandbox):
         held = {name: getattr(self.enforcement, name).value for name in RESOURCES}
         self.note(backend=self.backend, enforcement=held, **changed)
 
+    async def start(self) -> None:
+        """See LocalSandbox. Each time it is begun it has a trace of its own."""
+        number = self.facts["begun"] = self.facts.get("begun", 0) + 1
+        self.options = replace(self.options, trace=str(self.directory / f"trace-{number:06}.jsonl"))
+        await super().start()
+
+    def traces(self) -> list[str]:
+        """Files of its traces, the oldest first."""
+        with contextlib.suppress(OSError):
+            names = {name.split(".")[0] for name in os.listdir(self.directory) if name.startswith("trace-")}
+            return [part for name in sorted(names) for part in parts_of(str(self.directory / f"{name}.jsonl"))]
+        return []
+
+    def forget_traces(self) -> None:
+        """Its traces are removed with it."""
+        if self.recording.log is not None:
+            self.recording.log.forget()
+
     async def wake(self) -> None:
         """Have a box, also where a keeper before this one made it. Raises SandboxGoneError, SandboxError."""
         self.last_used_at = time.time()
@@ -128,6 +153,25 @@ class KeptSandbox(LocalSandbox):
                 await self.start()
                 self.note_box(rebuilt=self.facts["rebuilt"] + 1)
 
+    def begin_with_snapshot(self, snapshot_id: str) -> None:
+        """Have its workspace begin with a snapshot of its owner's, when it starts."""
+        self._begins_with = snapshot_id
+
+    async def pause(self) -> None:
+        """See LocalSandbox."""
+        await super().pause()
+        self.note(status=PAUSED)
+
+    async def resume(self) -> None:
+        """See LocalSandbox."""
+        await super().resume()
+        self.note(status=RUNNING)
+
+    async def restore(self, snapshot_id: str, *, told: Told | None = None) -> None:
+        """See LocalSandbox."""
+        await super().restore(snapshot_id, told=told)
+        self.note_box(status=RUNNING, why_gone="", rebuilt=self.facts["rebuilt"] + 1)
+
     async def renew(self) -> None:
         """The box anew around its workspace, also when it is gone."""
         async with self._waking:
@@ -138,6 +182,14 @@ class KeptSandbox(LocalSandbox):
                 await self.start()
             self.note_box(status=RUNNING, why_gone="", rebuilt=self.facts["rebuilt"] + 1)
 
+    async def attend(self) -> None:
+        """Have its workspace at hand. One that is gone, and was found in the journal, is built for that."""
+        if not self.running and self.facts["status"] == GONE:
+            await self.renew()
+        elif not self.running:
+            await self.wake()
+        self.last_used_at = time.time()
+
     async def rest(self) -> None:
         """Give up the box, not the sandbox."""
         await self.stop()
@@ -147,7 +199,8 @@ class KeptSandbox(LocalSandbox):
 
     def workspace_in(self, volumes: Volumes) -> Workspace:
         """Its workspace. Raises WorkspaceError."""
-        return self._ground.workspace(volumes, self.options.workspace, self._limit_bytes)
+        found = self._where.workspace(volumes, self.options.workspace, self._limit_bytes)
+        return replace(found, kept=self.options.workspace is not None)
 
     @property
     def holds_box(self) -> bool:
@@ -163,4 +216,6 @@ class KeptSandbox(LocalSandbox):
             with contextlib.suppress(AgentboxError):
                 return GONE, await box.why_gone()
             return GONE, ""
-        return self.facts["status"], self.facts["why_gone"]
+        if self.paused:
+            return PAUSED, ""
+        return (GONE, self.facts["why_gone"]) if self.facts["status"] == GONE else (RUNNING, "")

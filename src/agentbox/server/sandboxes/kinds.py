@@ -74,6 +74,7 @@ BackendName = _text(1, 64)
 Policy = Annotated[str, Field(strict=True, max_length=16 << 10)]
 Image = _matching(IMAGE_PATTERN)
 WorkspaceName = _matching(WORKSPACE_PATTERN)
+SnapshotId = _matching("^[0-9a-f]{32}$")
 SnapshotName = _matching(SNAPSHOT_PATTERN)
 User = _one_of(USERS)
 Signal = _one_of(tuple(sorted(SIGNALS)))

@@ -38,6 +38,10 @@ BOX = ("409", "410", "503")
 FILES = (*BOX, "507")
 BODY = ("413", "415", "408")
 
+BASE = "/v1/sandboxes"
+ONE = f"{BASE}/{{sandbox_id}}"
+COMMAND = f"{ONE}/commands/{{command_id}}"
+BYTES: Json = {"type": "string", "format": "binary"}
 PATH = {"type": "string", "minLength": 1, "maxLength": 4096, "pattern": fields.NO_NUL}
 
 
@@ -64,6 +68,10 @@ def query(name: str, schema: Json, description: str, *, required: bool = False) 
 def named(name: str, pattern: str) -> Json:
     """A part of the path."""
     return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": pattern}}
+
+
+SANDBOX = named("sandbox_id", "^sbx-[0-9a-f]{16}$")
+COMMAND_ID = named("command_id", "^cmd-[0-9a-f]{16}$")
 
 
 def whole(low: int, high: int, default: int) -> Json:

@@ -25,6 +25,9 @@ _BODIES = (
     bodies.ResizeBody,
     bodies.DirectoryBody,
     bodies.MoveBody,
+    bodies.SnapshotBody,
+    bodies.RestoreBody,
+    bodies.ForkBody,
 )
 
 
@@ -51,6 +54,10 @@ def schemas(denial: Json, backends: list[str]) -> Json:
                 },
             }
         ),
+        "SandboxSnapshot": closed(
+            {"snapshot_id": _TEXT, "name": _nullable("string"), "bytes": _COUNT, "created_at": _TIME}
+        ),
+        "SandboxSnapshots": closed({"snapshots": {"type": "array", "items": ref("SandboxSnapshot")}}),
         "FileInfo": closed(_file()),
         "FileList": closed({"entries": {"type": "array", "items": ref("FileInfo")}}),
     }

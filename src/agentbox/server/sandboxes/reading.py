@@ -63,6 +63,12 @@ class Desk:
         await started(sandbox.wake())
         return sandbox
 
+    async def present(self, request: Request) -> KeptSandbox:
+        """As `sandbox`, with its workspace at hand, whether or not its box is gone. Raises Problem (503)."""
+        sandbox = self.sandbox(request)
+        await started(sandbox.attend())
+        return sandbox
+
     async def body(self, request: Request, model: type[_Model], *, may_be_empty: bool = False) -> _Model:
         """The body. Raises Problem (408, 413, 415, 422)."""
         with self._budget.lease(request.state.owner) as lease:

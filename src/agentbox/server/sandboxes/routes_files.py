@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from agentbox.sandbox.file_info import FileInfo
 from agentbox.server.problems import Problem
 from agentbox.server.routing import Router
+from agentbox.server.sandboxes import archives
 from agentbox.server.sandboxes.bodies import DirectoryBody, MoveBody
 from agentbox.server.sandboxes.kinds import USERS
 from agentbox.server.sandboxes.reading import Desk, Query, file_problem, json_answer
@@ -33,6 +34,7 @@ def add(router: Router, desk: Desk) -> None:
     """Add them."""
     _add_contents(router, desk)
     _add_names(router, desk)
+    _add_archives(router, desk)
 
 
 def _add_contents(router: Router, desk: Desk) -> None:
@@ -54,6 +56,24 @@ def _add_contents(router: Router, desk: Desk) -> None:
 
     router.add("GET", BASE, read)
     router.add("PUT", BASE, write)
+
+
+def _add_archives(router: Router, desk: Desk) -> None:
+    async def pack(request: Request) -> ASGIApp:
+        query = Query(request)
+        path, user = query.text("path", "."), user_of(query)
+        sandbox = await desk.awake(request)
+        return await begun(archives.pack(sandbox, path, user), desk.stopping, "application/x-tar")
+
+    async def unpack(request: Request) -> ASGIApp:
+        query = Query(request)
+        path, user = query.text("path", "."), user_of(query)
+        sandbox = await desk.awake(request)
+        pieces = body_of(request, desk.settings.max_upload_bytes)
+        return await _done(request, desk, archives.unpack(sandbox, path, pieces, user))
+
+    router.add("GET", f"{BASE}/archive", pack)
+    router.add("PUT", f"{BASE}/archive", unpack)
 
 
 def _add_names(router: Router, desk: Desk) -> None:
