@@ -14,7 +14,7 @@ from agentbox.integrations.inspect import AgentboxEnvironment
 
 BACKEND = os.environ.get("JUDGED", "jail")
 # Boxes that have one user cannot make another.
-ONE_USER = {"test_exec_as_user"} if BACKEND in ("jail", "gvisor") else set()
+ONE_USER = {"test_exec_as_user"} if BACKEND == "jail" else set()
 
 
 @pytest.fixture

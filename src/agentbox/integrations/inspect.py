@@ -34,7 +34,7 @@ except ImportError:  # older versions have no word for it
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 _KILL_GRACE_SECONDS = 1.0
 # Backends whose boxes have no user but their own; in the others commands are an ordinary user's unless a call says.
-_ONE_USER = ("jail", "gvisor")
+_ONE_USER = ("jail",)
 _ORDINARY = "1000:1000"
 _NO_SUCH_USER = "the box has no such user"
 

@@ -76,8 +76,9 @@ class HostView:
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """How gVisor runs in a box: the `runsc` of the host, its platform, its network ("none", or "host" for that of the
-    namespace around it), host ids of the guest's root, its user and nobody, the limits that gVisor holds, and the
-    capabilities that programs have in it, as a bit mask."""
+    namespace around it), host ids of the guest's root, its user and nobody (where its user is root: an ordinary user,
+    root and nobody), the limits that gVisor holds, the capabilities that programs have in it, as a bit mask, and whether
+    what the box shows can be changed, in its own memory."""
 
     program: str
     platform: str
@@ -85,6 +86,7 @@ class Runtime:
     host_ids: tuple[int, int, int]
     rlimits: tuple[tuple[str, int], ...]
     capabilities: int = 0
+    changes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

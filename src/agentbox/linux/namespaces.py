@@ -12,7 +12,7 @@ from agentbox.linux.syscalls import check, libc, syscall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -107,6 +107,11 @@ def _write_maps(process: str, setgroups: str, uid_map: str, gid_map: str) -> Non
             os.close(fd)
 
 
+def namespace_of(pairs: Mapping[int, int]) -> int:
+    """As `mapping_namespace`, for any number of ids: what belongs to each on the disk is shown as another's."""
+    return _namespace_of([(on_disk, shown, 1) for on_disk, shown in pairs.items()])
+
+
 def mapping_namespace(on_disk: int, shown: int, *same: int) -> int:
     """A user namespace, as a descriptor, whose maps say: what belongs to uid and gid `on_disk` is shown as `shown`, and
     what belongs to the `same` ids as it is. For mounts.map_ids; no process lives in it. Needs root."""
@@ -124,8 +129,12 @@ def _namespace_of(extents: list[tuple[int, int, int]]) -> int:
     pid = os.fork()
     if pid == 0:
         try:
-            unshare(CLONE_NEWUSER)
-            os.write(ready_write, b"r")
+            try:
+                unshare(CLONE_NEWUSER)
+            except OSError:
+                os.write(ready_write, b"x")
+            else:
+                os.write(ready_write, b"r")
             os.close(hold_write)
             os.read(hold_read, 1)
         finally:
@@ -139,6 +148,8 @@ def _namespace_of(extents: list[tuple[int, int, int]]) -> int:
     finally:
         for end in (ready_read, hold_read, hold_write):
             os.close(end)
+        # Not left to the closed end: a child that another thread forked meanwhile may hold a copy of it.
+        os.kill(pid, 9)
         os.waitpid(pid, 0)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from agentbox import Sandbox
 from agentbox.isolation.backends.gvisor.durable import GvisorDurable, Kind, stock_of
 from agentbox.isolation.durable import DurableBox, DurableRequest, agent_commands
 from agentbox.isolation.facilities import Facilities, GvisorOptions
@@ -228,3 +229,22 @@ def test_kinds_of_boxes_differ_by_what_their_agents_were_given(tmp_path: Path) -
         Kind(Confinement(LIMITS), "agent", frozenset({"A": value}.items()), spares.key, spares) for value in ("1", "2")
     )
     assert one != other
+
+
+def test_root_of_a_box_has_others_beside_it_and_what_they_made_is_theirs_in_the_next_box(tmp_path: Path) -> None:
+    def deeds(sandbox: Sandbox) -> None:
+        assert sandbox.exec(["whoami"]).stdout == b"root\n"
+        assert sandbox.exec("touch /usr/mine && mkdir /home/new && chown 4321 /home/new").exit_code == 0
+        assert sandbox.exec("id -u; touch /home/new/x /tmp/x", user="4321").stdout == b"4321\n"
+
+    tmp_path.chmod(0o755)
+    with Sandbox(backend="gvisor", user="root", workspace=tmp_path) as sandbox:
+        deeds(sandbox)
+        sandbox.exec("chown agent /work && echo root > /work/roots && chmod 600 /work/roots")
+        assert sandbox.exec("echo x > made; cat roots", user="agent").exit_code == 1
+        sandbox.reset()
+        deeds(sandbox)
+        listed = sandbox.exec("stat -c '%U %n' . made roots").stdout
+        assert listed == b"agent .\nagent made\nroot roots\n"
+        assert sandbox.exec("echo y >> made && cat made", user="agent").stdout == b"x\ny\n"
+    assert (tmp_path / "roots").stat().st_uid == 0

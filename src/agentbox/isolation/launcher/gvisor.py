@@ -17,7 +17,7 @@ import os
 
 from agentbox.isolation.launcher import gvisor_init, root, unix_listeners, view, wire
 from agentbox.isolation.launcher.box import join
-from agentbox.isolation.launcher.bundle import NAME, NOBODY, bundle_of
+from agentbox.isolation.launcher.bundle import NAME, NOBODY, ORDINARY, bundle_of
 from agentbox.isolation.launcher.steps import step
 from agentbox.light import jsons, signal, socket
 from agentbox.linux import mounts, namespaces, seccomp
@@ -78,8 +78,8 @@ def build(plan: dict[str, Any], sock: socket.socket, descriptors: list[int]) -> 
 def _take_ids(plan: dict[str, Any]) -> None:
     """Make a user namespace with the ids of this box: its root, its user, nobody. The last two of the maps are not this
     process's own, so a child that stays outside writes them."""
-    inside = (0, plan["guest_uid"], NOBODY)
-    # Where the user is the box's root, the two are one.
+    # Where the user is the box's root, it has an ordinary one beside it.
+    inside = (0, plan["guest_uid"], NOBODY) if plan["guest_uid"] else (ORDINARY, 0, NOBODY)
     ids = dict(zip(inside, plan["runtime"]["host_ids"], strict=True))
     extents = [(one, outside, 1) for one, outside in ids.items()]
     read, write = os.pipe()
@@ -207,6 +207,8 @@ def start_runsc(plan: dict[str, Any]) -> int:
         # What a directory of the host has besides is not for the guest to speak to.
         *(["--host-uds=open"] if plan["channel"] or plan["unix_listeners"] else ()),
         "--oci-seccomp",
+        # A root may change what it sees: in memory.
+        *(["--overlay2=root:memory"] if plan["runtime"]["changes"] else ()),
         "--log=/runsc.log",
         "run",
         "--bundle=/bundle",

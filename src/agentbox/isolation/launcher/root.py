@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 
 from agentbox.isolation.launcher import unix_listeners, view
+from agentbox.isolation.launcher.bundle import NOBODY, ORDINARY_ON_DISK
 from agentbox.isolation.launcher.steps import step
 from agentbox.light import socket
 from agentbox.linux import mounts, namespaces, process
@@ -47,14 +48,27 @@ def open_trees(plan: dict[str, Any], maps: dict[int, int] | None = None) -> dict
             # makes must belong to the owner on the disk.
             owner = os.fstat(tree).st_uid
             if owner not in maps:
-                # In gVisor the box's root makes what its user then gets.
-                own = plan["runtime"]["host_ids"][:1] if plan["runtime"] else ()
-                maps[owner] = namespaces.mapping_namespace(owner, plan["host_uid"], *own)
+                maps[owner] = _map_of(owner, plan)
             with step(f"map the owner of {source}"):
                 mounts.map_ids(tree, maps[owner])
     for fd in maps.values():
         os.close(fd)
     return trees
+
+
+def _map_of(owner: int, plan: dict[str, Any]) -> int:
+    """What belongs to `owner` on the disk belongs to the box's user, or its root where that is its user."""
+    if not plan["runtime"]:
+        return namespaces.mapping_namespace(owner, plan["host_uid"])
+    other, user, nobody = plan["runtime"]["host_ids"]
+    if plan["guest_uid"] != 0:
+        # In gVisor the box's root makes what its user then gets.
+        return namespaces.mapping_namespace(owner, user, other)
+    # A box's root has others beside it, and may have given them the whole.
+    root = os.geteuid() if owner in (ORDINARY_ON_DISK, NOBODY) else owner
+    # Who has few ids to give has not that one.
+    ordinary = ORDINARY_ON_DISK if other > ORDINARY_ON_DISK else other
+    return namespaces.namespace_of({ordinary: other, NOBODY: nobody, root: user})
 
 
 def build(plan: dict[str, Any], trees: dict[str, int], owner: socket.socket) -> socket.socket | None:

@@ -30,7 +30,7 @@ from agentbox.isolation.durable import (
 )
 from agentbox.isolation.durable_jail import JailBox
 from agentbox.isolation.facilities import Facilities
-from agentbox.isolation.plan import LaunchPlan, durable_plan, jail_plan
+from agentbox.isolation.plan import GUEST_UID, HostView, LaunchPlan, durable_plan, jail_plan
 from agentbox.isolation.requirement import Requirement
 from agentbox.models import Confinement, Enforcement, Layer, Limits
 from agentbox.records import dataclass, field, replace
@@ -39,6 +39,13 @@ from agentbox.records import dataclass, field, replace
 ROOT_CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 6 | 1 << 7
 # What a box may write beside its workspace: /tmp and /dev/shm, which are memory.
 _TEMPORARY_MB = 256
+# What a root finds beside that, in memory too.
+_ROOTS = (("/run", 0o755), ("/home", 0o755), ("/opt", 0o755), ("/srv", 0o755), ("/var", 0o755), ("/var/tmp", 0o1777))
+# What programs that make users look for.
+_FOR_NEW_USERS = (
+    ("/etc/skel/.profile", ""),
+    ("/etc/pam.d/other", "".join(f"{kind} required pam_permit.so\n" for kind in ("auth", "account", "session"))),
+)
 # The agent, and a keeper for each command, are processes of the box too.
 _OWN_PROCESSES = 24
 
@@ -155,7 +162,8 @@ class GvisorDurable:
             base = jail_plan(confinement, view, host_uid=uid, host_gid=uid, memory_held_by_cgroup=True)
             if image is not None:
                 base = images.shown(base, image)
-            return durable_plan(base, workspace=request.workspace, home=HOME, user=request.user, files=agent_files())
+            plan = durable_plan(base, workspace=request.workspace, home=HOME, user=request.user, files=agent_files())
+            return _of_root(plan, view) if request.user == "root" else plan
 
         return await build(
             self._facilities,
@@ -226,6 +234,18 @@ class GvisorDurable:
     async def leftovers(self) -> Sequence[Leftover]:
         """See DurableBackend: a box dies with its owner, and Facilities.open sweeps control groups."""
         return ()
+
+
+def _of_root(plan: LaunchPlan, view: HostView) -> LaunchPlan:
+    """The box of a root, who has an ordinary user beside it and makes others: it has the usual directories for that."""
+    shown = {path for path, _ in view.top}
+    passwd = f"agent:x:{GUEST_UID}:{GUEST_UID}:agent:/home/agent:/bin/sh\n"
+    more = {"/etc/passwd": passwd, "/etc/group": f"agent:x:{GUEST_UID}:\nusers:x:100:\n"}
+    return replace(
+        plan,
+        files=(*((path, text + more.get(path, "")) for path, text in plan.files), *_FOR_NEW_USERS),
+        writable=(*plan.writable, *((path, mode) for path, mode in _ROOTS if f"/{path.split('/')[1]}" not in shown)),
+    )
 
 
 def own_limits(limits: Limits) -> Limits:

@@ -115,6 +115,7 @@ def gvisor_plan(
             host_ids,
             (("NPROC", limits.pids), ("NOFILE", _OPEN_FILES), ("CORE", 0)),
             capabilities,
+            changes=capabilities != 0,
         ),
     )
 
