@@ -6,6 +6,7 @@ The box dies with its owner: its init ends when the owner's end of a socket clos
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from agentbox.isolation import host
 from agentbox.isolation.backend import LiveBox, cgroup_limits
-from agentbox.isolation.boxes import Box
+from agentbox.isolation.boxes import Box, CommandExit
 from agentbox.isolation.durable import (
     HOME,
     AgentStream,
@@ -122,6 +123,11 @@ def _control_group(facilities: Facilities, confinement: Confinement) -> Cgroup |
     return facilities.cgroups.create(os.urandom(8).hex(), cgroup_limits(confinement.limits))
 
 
+def _heard(ended: asyncio.Future[CommandExit]) -> None:
+    if not ended.cancelled():
+        ended.exception()
+
+
 class JailBox:
     """A durable box of the jail."""
 
@@ -152,13 +158,15 @@ class JailBox:
             ours_in, guest_out = os.pipe2(os.O_CLOEXEC)
             theirs += [guest_out, os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)]
             full = {"PATH": _PATH, **self._environment, **env}
-            await self._box.start(argv, full, cwd or "/", theirs)
+            ended = await self._box.start(argv, full, cwd or "/", theirs)
+            # How it ended is told by its stream.
+            ended.add_done_callback(_heard)
             stream = PipeStream(ours_in, ours_out)
-        except OSError as error:
+        except BaseException as error:
             for fd in (ours_in, ours_out):
                 if fd >= 0:
                     os.close(fd)
-            if not await self.alive():
+            if isinstance(error, OSError) and not await self.alive():
                 raise gone(self.name, await self.why_gone()) from error
             raise
         finally:

@@ -97,6 +97,10 @@ class Spool:
             at += len(piece)
         return b"".join(pieces)
 
+    def __del__(self) -> None:
+        # Of a command that its sandbox has forgotten, and whoever had it too.
+        self.close()
+
     def close(self) -> None:
         """Forget everything; reads give nothing from then on. May be called twice."""
         if self._fd >= 0:
