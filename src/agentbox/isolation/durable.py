@@ -12,14 +12,15 @@ import contextlib
 import fcntl
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from agentbox.errors import BackendUnavailableError
 from agentbox.isolation.network import HeldNetwork, Network
+from agentbox.isolation.plan import WorkspaceView
 from agentbox.isolation.requirement import Requirement
-from agentbox.models import Confinement, Enforcement
+from agentbox.models import Confinement, Enforcement, ProgramRule
 from agentbox.records import dataclass, field
 
 AGENT_DIRECTORY = "/.agentbox"
@@ -46,7 +47,9 @@ class DurableRequest:
     does not become a danger on the host. `user` is "agent" (no privileges) or "root" (of the box alone). `environment`
     holds variables that every command gets. `owner` is "PID:START", the process that the box dies with and its start in
     clock ticks since boot, for labels. `network` is joined in place of one that leads nowhere. `disk_held` says that
-    the file system holds the size of the workspace; `spares` makes others like it, where it is new and empty.
+    the file system holds the size of the workspace; `spares` makes others like it, where it is new and empty. Of the
+    workspace only what `view` says is shown, where there is one. `programs` are the rules about what may be started,
+    None where anything may; for backends that `judges`. `on_report` gets what the exec judge or the box's kernel saw.
     """
 
     name: str
@@ -59,6 +62,9 @@ class DurableRequest:
     network: Network | None = None
     disk_held: bool = False
     spares: Spares | None = None
+    view: WorkspaceView | None = None
+    programs: tuple[tuple[ProgramRule, ...], ...] | None = None
+    on_report: Callable[[dict[str, Any]], None] | None = None
 
 
 class Spares(Protocol):
@@ -128,9 +134,11 @@ class DurableBox(Protocol):
 
 
 class DurableBackend(Protocol):
-    """A backend that has durable boxes. Looked up by name in durable_registry.DURABLE."""
+    """A backend that has durable boxes. Looked up by name in durable_registry.DURABLE. One that `judges` decides on
+    every program that is started, where there are rules about that."""
 
     name: str
+    judges: bool
 
     def requirements(self) -> tuple[Requirement, ...]:
         """What it needs of the host, as far as can be told without building a box."""

@@ -16,6 +16,7 @@ from agentbox.isolation import host
 from agentbox.isolation.backend import LiveBox, cgroup_limits
 from agentbox.isolation.boxes import Box, CommandExit
 from agentbox.isolation.durable import (
+    AGENT,
     HOME,
     AgentStream,
     DurableBox,
@@ -29,7 +30,7 @@ from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.plan import DURABLE_PROGRAMS, attached_plan, durable_plan, jail_plan
 from agentbox.isolation.requirement import Requirement
 from agentbox.linux.cgroups import Cgroup
-from agentbox.models import Confinement, Enforcement, Layer
+from agentbox.models import Confinement, Enforcement, Layer, ProgramRule
 from agentbox.records import replace
 
 _PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{DURABLE_PROGRAMS}"
@@ -37,12 +38,15 @@ _PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{DURABLE_
 _TEMPORARY_MB = 256
 # The agent, and a keeper for each command, are processes of the box too.
 _OWN_PROCESSES = 24
+# The static one alone: by a rule for an interpreter, whatever that interpreter starts would come with it.
+_AGENT_RULE = ProgramRule(False, AGENT, (AGENT,), (), "the agent of the sandbox")
 
 
 class JailDurable:
     """Makes durable boxes out of the kernel's own mechanisms."""
 
     name = "jail"
+    judges = True
 
     def __init__(self, facilities: Facilities) -> None:
         self._facilities = facilities
@@ -76,7 +80,15 @@ class JailDurable:
                 host_gid=gid,
                 memory_held_by_cgroup="memory" in facilities.held,
             )
-            plan = durable_plan(base, workspace=request.workspace, home=HOME, user=request.user, files=agent_files())
+            plan = durable_plan(
+                base,
+                workspace=request.workspace,
+                home=HOME,
+                user=request.user,
+                files=agent_files(),
+                view=request.view,
+                programs=None if request.programs is None else tuple((*one, _AGENT_RULE) for one in request.programs),
+            )
             network_fds: tuple[int, ...] = ()
             if request.network is not None:
                 plan = attached_plan(
@@ -88,7 +100,9 @@ class JailDurable:
                 network_fds = request.network.descriptors
             cgroup = _control_group(facilities, confinement)
             try:
-                box = await facilities.launcher.build(plan, cgroup.attach_fds() if cgroup else (), None, network_fds)
+                box = await facilities.launcher.build(
+                    plan, cgroup.attach_fds() if cgroup else (), request.on_report, network_fds
+                )
             except BaseException:
                 if cgroup is not None:
                     cgroup.destroy()
@@ -105,7 +119,7 @@ class JailDurable:
         return Enforcement(
             filesystem=Layer.KERNEL,
             network=Layer.GATEWAY if request.network is not None else Layer.KERNEL,
-            exec=Layer.NONE,
+            exec=Layer.KERNEL if request.programs is not None else Layer.NONE,
             memory=Layer.KERNEL if "memory" in held else Layer.SUPERVISOR,
             pids=Layer.KERNEL,
             cpu=Layer.KERNEL if "cpu" in held else Layer.NONE,

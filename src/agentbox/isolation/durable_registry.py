@@ -43,6 +43,11 @@ DURABLE: dict[str, Callable[[Facilities], DurableBackend]] = {
 PREFERRED = ("docker-runsc", "gvisor")
 
 
+def judging() -> tuple[str, ...]:
+    """The names of those that decide on programs in their boxes."""
+    return ("jail",)
+
+
 def make_durable(name: str, facilities: Facilities) -> DurableBackend:
     """The backend of that name. Raises UnknownBackendError."""
     try:

@@ -96,9 +96,10 @@ class LaunchPlan:
     `binds` are (source, target) pairs, shown read-only. `watch_memory_bytes` is the anonymous memory at which the
     init kills the box, 0 where a memory cgroup does that. Ids are the box's own as the host sees them. A `staged` box
     waits until its owner has filled the workspace and says what of it is shown. `lent` are directories of the host that
-    are writable in the box: (source, target). `joins` are the namespaces ("user", "network", in the order of entering)
-    that come as descriptors with the plan; without any, the box gets a network of its own. `sources` are what is shown
-    at a granted path instead of the host's own. At `unix_listeners` sockets are made inside for the owner to serve.
+    are writable in the box: (source, target); `parts` are what lies in such a
+    one: (the directory, a path in it on which no link is followed, target, writable). `joins` are the namespaces
+    ("user", "network", in the order of entering) that come as descriptors with the plan; without any, the box gets a
+    network of its own. `sources` are what is shown at a granted path instead of the host's own. At `unix_listeners` sockets are made inside for the owner to serve.
     With a `runtime` the box is gVisor's.
     """
 
@@ -124,6 +125,7 @@ class LaunchPlan:
     grants: tuple[tuple[str, bool], ...] = ()
     sources: tuple[tuple[str, str], ...] = ()
     lent: tuple[tuple[str, str], ...] = ()
+    parts: tuple[tuple[str, str, str, bool], ...] = ()
     hidden: tuple[str, ...] = ()
     channel: str = ""
     judge: bool = False
@@ -232,10 +234,18 @@ def unisolated_plan(
 
 
 def durable_plan(
-    base: LaunchPlan, *, workspace: str, home: str, user: str, files: tuple[tuple[str, str], ...]
+    base: LaunchPlan,
+    *,
+    workspace: str,
+    home: str,
+    user: str,
+    files: tuple[tuple[str, str], ...],
+    view: WorkspaceView | None = None,
+    programs: tuple[tuple[ProgramRule, ...], ...] | None = None,
 ) -> LaunchPlan:
-    """The plan of a box that lives long: the host's directory `workspace` is its /work and, the same, its `home`.
-    `files` are further ones of the host, shown read-only; `user` is "agent", or "root" of the box alone."""
+    """The plan of a box that lives long: the host's directory `workspace` is its /work and, the same, its `home`; of
+    both it shows what the `view` says, if there is one. `files` are further ones of the host, shown read-only; `user`
+    is "agent", or "root" of the box alone. With `programs` the exec judge decides on what is started."""
     guest_uid = 0 if user == "root" else GUEST_UID
     passwd = f"{user}:x:{guest_uid}:{guest_uid}:{user}:{home}:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"
     texts = {"/etc/passwd": passwd, "/etc/group": f"{user}:x:{guest_uid}:\nnogroup:x:65534:\n"}
@@ -245,10 +255,33 @@ def durable_plan(
         binds=(*base.binds, *files),
         files=tuple((path, texts.get(path, text)) for path, text in base.files),
         writable=tuple((path, mode) for path, mode in base.writable if path != WORKSPACE),
-        lent=((workspace, WORKSPACE), (workspace, home)),
+        lent=((workspace, WORKSPACE), (workspace, home)) if view is None else (),
+        parts=() if view is None else parts_of(view, workspace, home),
+        hidden=() if view is None else tuple(aliases(view.hidden, home)),
+        judge=programs is not None,
+        exec_rules=None if programs is None else tuple(tuple(map(_exec_rule, rules)) for rules in programs),
         # Where the host calls it python3 alone; last in the box's search path.
         links=(*base.links, (f"{DURABLE_PROGRAMS}/python", "/usr/bin/python3")),
     )
+
+
+def parts_of(view: WorkspaceView, workspace: str, home: str) -> tuple[tuple[str, str, str, bool], ...]:
+    """The parts of a long-lived box's workspace that a view shows, at /work and at its other name, in the order in
+    which they can be mounted."""
+    shown = [*view.shown, *((path, False) for path in view.read_only if _is_covered(path, [WORKSPACE]))]
+    return tuple(
+        (workspace, path[len(WORKSPACE) :].strip("/"), f"{top}{path[len(WORKSPACE) :]}", writable)
+        for top in (WORKSPACE, home)
+        for path, writable in shown
+    )
+
+
+def aliases(paths: Iterable[str], home: str) -> Iterable[str]:
+    """The paths, and those of the workspace by its other name too."""
+    for path in paths:
+        yield path
+        if _is_covered(path, [WORKSPACE]):
+            yield f"{home}{path[len(WORKSPACE) :]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,16 +412,17 @@ class WorkspaceView:
     files: tuple[tuple[str, str], ...] = ()
 
 
-def workspace_view(confinement: Confinement, entry: str) -> WorkspaceView:
-    """What the grants and denials of a policy leave of the workspace. `entry` is the program's own file in it, which
-    the interpreter must be able to read."""
+def workspace_view(confinement: Confinement, entry: str = "") -> WorkspaceView:
+    """What the grants and denials of a policy leave of the workspace. `entry` is the program's own file in it, if it
+    has one, which the interpreter must be able to read."""
     grants: dict[str, bool] = {}
     exact = _exactly_writable(confinement)
     for grant in confinement.files:
         path = WORKSPACE if _is_covered(WORKSPACE, [grant.path]) else grant.path
         if grant.present and _is_covered(path, [WORKSPACE]):
             grants[path] = grants.get(path, False) or grant.writable
-    grants.setdefault(entry, False)
+    if entry:
+        grants.setdefault(entry, False)
     shown: dict[str, bool] = {}
     for path, writable in sorted(grants.items(), key=lambda item: item[0].split("/")):
         # What a grant above shows in the same way needs no mount of its own, and must not get a narrower one; where the

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import stat
 
 from agentbox.linux.syscalls import check, libc, syscall
 
@@ -49,6 +51,25 @@ def clone_tree(path: str, *, recursive: bool = True) -> int:
     """A detached copy of the mount at `path`, as a descriptor."""
     flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | (_AT_RECURSIVE if recursive else 0)
     return syscall("open_tree", _AT_FDCWD, os.fsencode(path), flags)
+
+
+def clone_tree_below(directory: str, path: str) -> int:
+    """As `clone_tree`, of what is at a relative path below a directory; "" is the directory itself. No link on the way
+    is followed, whoever changes the directory meanwhile. Raises OSError (ELOOP for a link)."""
+    at = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in path.split("/") if path else ():
+            if part in ("", ".", ".."):
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+            below = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(at)
+            at = below
+            if stat.S_ISLNK(os.fstat(at).st_mode):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE | _AT_EMPTY_PATH
+        return syscall("open_tree", at, b"", flags)
+    finally:
+        os.close(at)
 
 
 def set_attributes(fd: int, attributes: int, *, recursive: bool = True) -> None:

@@ -13,8 +13,8 @@ from typing import Any, Unpack
 
 import agentbox
 from agentbox.config import Settings, load
-from agentbox.engine.run_trace import NO_POLICY_SHA256
-from agentbox.errors import AgentboxError, SandboxError, SandboxGoneError, TraceError
+from agentbox.engine.way_out import Egress
+from agentbox.errors import AgentboxError, PolicyError, SandboxError, SandboxGoneError, TraceError
 from agentbox.isolation.durable import HOME, WORKSPACE, DurableBackend, DurableBox, DurableRequest, agent_commands
 from agentbox.isolation.durable_registry import make_durable, preferred
 from agentbox.linux.cgroup_owners import owner_name
@@ -23,9 +23,11 @@ from agentbox.records import asdict
 from agentbox.sandbox import tools
 from agentbox.sandbox.bash_tool import BashSession
 from agentbox.sandbox.command import Command
+from agentbox.sandbox.confining import SandboxPolicy
 from agentbox.sandbox.fetching import Fetched, copy_new, fetch
 from agentbox.sandbox.files import Files
 from agentbox.sandbox.grounds import Grounds, grounds
+from agentbox.sandbox.holding import Holding
 from agentbox.sandbox.lifetime import Lifetime
 from agentbox.sandbox.link import AgentLink
 from agentbox.sandbox.options import SandboxOptions
@@ -36,7 +38,6 @@ from agentbox.sandbox.spool import Spool
 from agentbox.sandbox.starting import Commands, StartFields
 from agentbox.sandbox.state import Place, SandboxDirectories
 from agentbox.sandbox.trace_files import TraceFile, make_room, trace_file
-from agentbox.sandbox.way_out import SandboxPolicy, read_policy
 from agentbox.trace.background import Subject, TraceLog
 from agentbox.trace.keys import KeyStore
 from agentbox.workspace.volumes import close_volumes, open_volumes
@@ -52,10 +53,18 @@ class LocalSandbox:
         self.files = Files(self, lambda op, args: self.recording.note(op, args))
         self.editing = asyncio.Lock()
         self.bash_session = BashSession(self)
-        self._policy: SandboxPolicy | None = read_policy(options.policy) if options.policy is not None else None
         self.recording = Recording()
+        policy = SandboxPolicy(options.policy) if options.policy is not None else None
+        self._holding = Holding(policy, lambda: self.recording)
+        self._own_environment: dict[str, str] | None = None
         self._trace_file: TraceFile | None = None
-        self._commands = Commands(self.link, self._make_spool, self._began, lambda facts: self.recording.command(facts))
+        self._commands = Commands(
+            self.link,
+            self._make_spool,
+            self._began,
+            lambda facts: self.recording.command(facts),
+            self._holding.passed,
+        )
         self._shell = Shell(self._commands.start_in_shell, options.exec_timeout)
         self._lifetime = Lifetime(options.idle_timeout, options.max_lifetime, self._commands.busy, self._expire)
         self._settings: Settings | None = None
@@ -114,7 +123,7 @@ class LocalSandbox:
                     await shared.leave()
                     await asyncio.to_thread(close_volumes, state)
                     raise
-            except SandboxError:
+            except (SandboxError, PolicyError):
                 raise
             except (AgentboxError, OSError) as error:
                 raise SandboxError(
@@ -171,14 +180,9 @@ class LocalSandbox:
             disk_held=files is not None and files.held,
             spares=volumes.spares(self._limit_bytes) if volumes is not None and self._place.is_fresh else None,
         )
-        if self._policy is not None:
-            assert self._grounds is not None
-            assert self._settings is not None
-            self._policy.on_event = self.recording.gated
-            request = await self._policy.attach(request, self._backend, self._grounds.egress(self._settings))
+        request = await self._holding.apply(request, self._backend, self._egress)
         self._box = await self._backend.launch_durable(request)
-        if self._policy is not None:
-            await self._policy.serve(self._box)
+        await self._holding.serve(self._box, self._backend)
         self._link = await self._open_link(self._box)
 
     async def _raze(self) -> None:
@@ -188,14 +192,21 @@ class LocalSandbox:
             await link.close()
         if box is not None:
             await box.destroy()
-        if self._policy is not None:
-            await self._policy.close()
+        await self._holding.close()
         self._shell.forget()
         self.bash_session.forget()
 
     def _base_environment(self) -> dict[str, str]:
         user = self.options.user
-        return {"HOME": HOME, "USER": user, "LOGNAME": user, "LANG": "C.UTF-8", **self.options.env}
+        if self._own_environment is None:
+            passed = self._holding.passed(self.options.env)
+            self._own_environment = {name: value for name, value in passed.items() if value is not None}
+        return {"HOME": HOME, "USER": user, "LOGNAME": user, "LANG": "C.UTF-8", **self._own_environment}
+
+    def _egress(self) -> Egress:
+        assert self._grounds is not None
+        assert self._settings is not None
+        return self._grounds.egress(self._settings)
 
     @property
     def _limit_bytes(self) -> int:
@@ -240,20 +251,19 @@ class LocalSandbox:
         state = settings.resolved_state_dir()
         keys = KeyStore(settings.trace_key_dir())
         self._trace_file = file = await asyncio.to_thread(trace_file, state, place, self.options.trace)
-        policy_sha256 = self._policy.policy_sha256 if self._policy is not None else NO_POLICY_SHA256
         if file is None:
-            self.recording = Recording()
+            self.recording = Recording(policy=self._holding.policy)
             return asyncio.sleep(0)
         if file.kept:
             await asyncio.to_thread(make_room, state, keys)
-        details = {"agentbox": agentbox.__version__, "sandbox": place.name, "policy": self._policy is not None}
+        details = {"agentbox": agentbox.__version__, "sandbox": place.name, "policy": self._holding.present}
         loop = asyncio.get_running_loop()
 
         def failed(error: TraceError) -> None:
             loop.call_soon_threadsafe(self._trace_failed, error)
 
-        log = TraceLog(Subject(file.path, policy_sha256, details), keys, failed)
-        self.recording = Recording(log)
+        log = TraceLog(Subject(file.path, self._holding.policy_sha256, details), keys, failed)
+        self.recording = Recording(log, self._holding.policy)
         return asyncio.wrap_future(log.open())
 
     def _tell_start(self) -> None:
@@ -269,6 +279,7 @@ class LocalSandbox:
             "max_lifetime": options.max_lifetime,
             "enforcement": asdict(self._box.enforcement),
             "env": sorted(self._base_environment()),
+            "warnings": list(self.warnings) or None,
         }
         self.record("start", {name: value for name, value in facts.items() if value is not None})
 
@@ -416,6 +427,11 @@ class LocalSandbox:
     def denials(self) -> tuple[Denial, ...]:
         """What was refused, the last thousand. Empty without a policy."""
         return self.recording.denials
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of the policy holds in part only."""
+        return self._holding.warnings
 
     @property
     def trace(self) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from agentbox.errors import SandboxError
 from agentbox.models import Limits
 from agentbox.records import dataclass
+from agentbox.sandbox.confining import SandboxPolicy
 from agentbox.sandbox.sizes import megabytes, processors
 from agentbox.sandbox.spool import DEFAULT_BYTES
 
@@ -66,6 +67,11 @@ def read_options(
         disk_mb=megabytes(disk, "disk"),
         max_output_bytes=spool_bytes,
     )
+    if policy is not None:
+        # Read once more where the box is; here for its limits, and for faults that can be told at once.
+        limits = SandboxPolicy(policy).limits(limits)
+        if limits.timeout_seconds < _NO_TIMEOUT_SECONDS:
+            max_lifetime = min(limits.timeout_seconds, max_lifetime or limits.timeout_seconds)
     return SandboxOptions(
         limits,
         image,

@@ -36,7 +36,8 @@ class StartFields(TypedDict, total=False):
 
 class Commands:
     """Those that run, and the last that have ended. `link` gives the stream to the agent, `make_spool` a place for one
-    stream of output; `began` is told of each that has started, `record` of each before it is."""
+    stream of output; `began` is told of each that has started, `record` of each before it is; `passed` says
+    which variables a command may get."""
 
     def __init__(
         self,
@@ -44,11 +45,13 @@ class Commands:
         make_spool: Callable[[], Spool],
         began: Callable[[Command], None] = lambda _: None,
         record: Callable[[Callable[[], dict[str, Any]]], CommandRecord | None] = lambda _: None,
+        passed: Callable[[Mapping[str, str | None]], dict[str, str | None]] = dict,
     ) -> None:
         self._link = link
         self._make_spool = make_spool
         self._began = began
         self._record = record
+        self._passed = passed
         self._known: dict[int, Command] = {}
 
     @property
@@ -127,7 +130,7 @@ class Commands:
             self._make_spool(),
             None if flags & StartFlag.MERGED else self._make_spool(),
         )
-        environment: dict[str, str | None] = dict(env or {})
+        environment = self._passed(env or {})
         if terminal is not None:
             environment.setdefault("TERM", "xterm-256color")
         directory = posixpath.normpath(posixpath.join(WORKSPACE, cwd or ""))

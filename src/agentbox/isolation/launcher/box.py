@@ -194,6 +194,7 @@ def _confine(plan: dict[str, Any], judge_end: socket.socket) -> None:
         writable = [path for path, _ in plan["writable"]]
         writable += [path for path, granted in plan["grants"] if granted]
         writable += [target for _, target in plan["lent"]]
+        writable += [target for _, _, target, granted in plan["parts"] if granted]
         landlock.restrict(plan["landlock_read"], [*writable, "/dev/pts"], [f"/dev/{name}" for name in plan["devices"]])
     _limit_resources(plan)
     if plan["judge"]:

@@ -26,6 +26,7 @@ def bundle_of(plan: dict[str, Any]) -> dict[str, Any]:
     writable = [] if changes else [path for path, _ in plan["writable"]]
     writable += [path for path, granted in plan["grants"] if granted]
     writable += [target for _, target in plan["lent"]]
+    writable += [target for _, _, target, granted in plan["parts"] if granted]
     if plan["staged"]:
         writable.append(plan["workspace"])
     return {

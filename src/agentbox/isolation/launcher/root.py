@@ -37,11 +37,17 @@ def open_trees(plan: dict[str, Any], maps: dict[int, int] | None = None) -> dict
         trees[f"/dev/{name}"] = mounts.clone_tree(f"/dev/{name}", recursive=False)
     maps = {} if maps is None else maps
     sources = dict(plan["sources"])
-    for source, target, writable in [
-        *((sources.get(path, path), path, writable) for path, writable in sorted(plan["grants"])),
-        *((source, target, True) for source, target in plan["lent"]),
+    for source, inside, target, writable in [
+        *((sources.get(path, path), None, path, writable) for path, writable in sorted(plan["grants"])),
+        *((source, None, target, True) for source, target in plan["lent"]),
+        *plan["parts"],
     ]:
-        tree = trees[target] = mounts.clone_tree(source)
+        with step(f"lend {target}"):
+            tree = mounts.clone_tree(source) if inside is None else mounts.clone_tree_below(source, inside)
+        if target in trees:
+            # A denial comes after what granted the same, and must cover what lies below that.
+            os.close(trees.pop(target))
+        trees[target] = tree
         mounts.set_attributes(tree, _WRITABLE if writable else _READ_ONLY)
         if process.has_capability(process.CAP_SYS_ADMIN) and os.geteuid() == 0 and plan["host_uid"] != 0:
             # As root the box has an id of its own; the project's owner must look like that id, and what the box

@@ -59,6 +59,8 @@ _STOPPED_SECONDS = 20
 class DockerDurable:
     """Makes durable containers on one runtime of the engine."""
 
+    judges = False
+
     def __init__(self, facilities: Facilities, runtime: str | None = None) -> None:
         options = facilities.docker if runtime is None else replace(facilities.docker, runtime=runtime)
         self.name = "docker" if runtime is None else f"docker-{runtime}"

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from agentbox.errors import IsolationError, WorkspaceError
 from agentbox.isolation.backends.gvisor import images, planning
-from agentbox.isolation.backends.gvisor.building import build
+from agentbox.isolation.backends.gvisor.building import build, seen
 from agentbox.isolation.backends.gvisor.live import GvisorLiveBox
 from agentbox.isolation.backends.gvisor.stock import Stock
 from agentbox.isolation.boxes import Launcher
@@ -135,6 +135,7 @@ class GvisorDurable:
     """Makes durable boxes with gVisor's kernel."""
 
     name = "gvisor"
+    judges = False
 
     def __init__(self, facilities: Facilities) -> None:
         self._facilities = facilities
@@ -151,6 +152,8 @@ class GvisorDurable:
         found = await self._from_stock(request)
         live = found.live if found is not None else await self._build(request)
         stream = found.stream if found is not None else None
+        if request.on_report is not None:
+            await seen(live, request.on_report, everything=False)
         return GvisorBox(request, live, self.enforcement(request), stream)
 
     async def _build(self, request: DurableRequest) -> GvisorLiveBox:
@@ -162,7 +165,14 @@ class GvisorDurable:
             base = jail_plan(confinement, view, host_uid=uid, host_gid=uid, memory_held_by_cgroup=True)
             if image is not None:
                 base = images.shown(base, image)
-            plan = durable_plan(base, workspace=request.workspace, home=HOME, user=request.user, files=agent_files())
+            plan = durable_plan(
+                base,
+                workspace=request.workspace,
+                home=HOME,
+                user=request.user,
+                files=agent_files(),
+                view=request.view,
+            )
             return _of_root(plan, view) if request.user == "root" else plan
 
         return await build(
@@ -176,7 +186,7 @@ class GvisorDurable:
     async def _from_stock(self, request: DurableRequest) -> Prepared | None:
         """A box that waited around a workspace of its own, which is put where the request wants an empty one."""
         spares = request.spares
-        if request.network is not None or request.image is not None or spares is None:
+        if request.network is not None or request.image is not None or spares is None or request.view is not None:
             return None
         with os.scandir(request.workspace) as entries:
             if any(entries):
