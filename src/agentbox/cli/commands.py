@@ -23,6 +23,7 @@ _COMMANDS = {
     "policy": "Check a policy file, or ask what it allows.",
     "replay": "Run a recorded COMMAND again and say whether it does the same.",
     "run": "Run COMMAND in a box that holds to the policy, and record what it did.",
+    "sandbox": "Make and use durable boxes of a server: files and processes stay until the box is removed.",
     "serve": "Run the HTTP service.",
     "show": "Print what a trace holds, without judging it.",
     "undo": "Bring back what RUN changed, and touch nothing else.",

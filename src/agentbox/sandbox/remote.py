@@ -17,6 +17,7 @@ from agentbox.sandbox.line import Line, NoAnswerError
 from agentbox.sandbox.options import SandboxOptions
 from agentbox.sandbox.remote_command import LONGEST_WAIT_SECONDS, RemoteCommand
 from agentbox.sandbox.remote_files import RemoteFiles
+from agentbox.sandbox.remote_state import RemoteState
 from agentbox.sandbox.results import NOT_RUNNING, ShellResult, rejected
 from agentbox.sandbox.starting import StartFields
 from agentbox.sandbox.writing import write_all
@@ -29,7 +30,7 @@ _MARGIN_SECONDS = 30.0
 _LIFE_SECONDS = 600.0
 
 
-class RemoteSandbox:
+class RemoteSandbox(RemoteState):
     """See AsyncSandbox. One that has a `sandbox_id` was there before, and stays when it is stopped; `keep` lets also
     one that was made here stay."""
 
@@ -58,7 +59,7 @@ class RemoteSandbox:
             return
         try:
             if self._wanted is not None:
-                told = await self._line.ask("GET", f"/{_id(self._wanted)}")
+                told = await self._line.ask("GET", f"/{checked_id(self._wanted)}")
             else:
                 told = await self._line.ask("POST", "", value=self._request(), seconds=_LIFE_SECONDS)
         except (SandboxError, PolicyError):
@@ -84,6 +85,7 @@ class RemoteSandbox:
             "idle_timeout_seconds": options.idle_timeout,
             "max_lifetime_seconds": options.max_lifetime,
             "exec_timeout_seconds": options.exec_timeout,
+            "snapshot_id": options.snapshot,
         }
         return {name: value for name, value in wanted.items() if value is not None}
 
@@ -293,7 +295,8 @@ def _denial(found: Mapping[str, Any]) -> Denial:
     )
 
 
-def _id(text: str) -> str:
+def checked_id(text: str) -> str:
+    """The id, which can then be part of a path. Raises SandboxError for what is none."""
     if not text.replace("-", "").replace("_", "").isalnum() or not text.isascii():
         raise SandboxError(f"{text!r} is no id of a sandbox", hint="`agentbox sandbox ls` shows them")
     return text

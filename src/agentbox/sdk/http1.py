@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
+import os
 import ssl
 import time
 from collections.abc import AsyncIterable, AsyncIterator
@@ -72,7 +74,7 @@ class Connection:
         except TimeoutError:
             raise NoServerError(f"no answer within {CONNECT_TIMEOUT_SECONDS:g} s") from None
         except OSError as error:
-            raise NoServerError(str(error.strerror or error)) from error
+            raise NoServerError(os.strerror(error.errno) if error.errno in errno.errorcode else str(error)) from error
         return cls(reader, writer)
 
     def fresh(self, seconds: float) -> bool:
