@@ -30,6 +30,7 @@ What guest code does (a timeout, an OOM kill, a non-zero exit, too much output) 
     |  +- TraceKeyError        the signing key cannot be used
     +- SandboxError            a durable sandbox cannot do what was asked
     |  +- SandboxGoneError     its box is gone; the workspace is kept
+    |  +- SandboxPausedError   it is paused, and can be resumed
     +- ReplayDivergence        a replay went another way than its record
     +- InternalError           our bug
 """
@@ -226,6 +227,12 @@ class SandboxGoneError(SandboxError):
     """The box of a sandbox is gone, with everything that ran in it; its workspace is kept: `reset` builds it anew."""
 
     code = "sandbox_gone"
+
+
+class SandboxPausedError(SandboxError):
+    """A sandbox is paused: nothing in it runs, and nothing can be asked of it before it is resumed."""
+
+    code = "sandbox_paused"
 
 
 class ReplayDivergence(AgentboxError):  # noqa: N818

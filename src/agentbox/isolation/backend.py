@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agentbox.isolation.requirement import Requirement
     from agentbox.light import socket
     from agentbox.linux.cgroups import Cgroup
+    from agentbox.linux.freezing import Freezer
     from agentbox.models import Confinement, Enforcement, Limits
 else:
     Protocol = object
@@ -192,6 +193,14 @@ class LiveBox:
     def kill(self) -> None:
         """Begin killing everything in the box."""
         self._box.kill()
+
+    def freezer(self, name: str) -> Freezer:
+        """What stops everything in it, and lets it go on."""
+        from agentbox.linux.freezing import Freezer, of_namespace
+
+        if self._cgroup is not None:
+            return Freezer(name, self._cgroup.pids, self._cgroup.own_path())
+        return Freezer(name, lambda: of_namespace(getattr(self._box, "pidfd", -1)))
 
     @property
     def channel(self) -> socket.socket | None:

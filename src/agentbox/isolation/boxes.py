@@ -223,7 +223,7 @@ class Box:
         self.channel: socket.socket | None = None
         self.unix_listeners: dict[str, socket.socket] = {}
         self._channel = channel
-        self._pidfd = -1
+        self.pidfd = -1  # Of its own first process, -1 when it is gone.
         self._next_id = 0
         self._pids: dict[int, int] = {}
         self._started: dict[int, asyncio.Future[list[int]]] = {}
@@ -243,7 +243,7 @@ class Box:
         """Wait until the init says that the box is ready, or that its workspace waits to be filled."""
         ready = begun = False
         # The init can be faster than the process that announces it.
-        while not ready or self._pidfd < 0:
+        while not ready or self.pidfd < 0:
             taken = await self._channel.receive()
             if taken is None:
                 raise ConfinementError("the box died while it was built", step="unknown", errno=0)
@@ -256,8 +256,8 @@ class Box:
                     errno=message["errno"],
                 )
             if "forked" in message:
-                self._pidfd = descriptors[0]
-                asyncio.get_running_loop().add_reader(self._pidfd, self._died)
+                self.pidfd = descriptors[0]
+                asyncio.get_running_loop().add_reader(self.pidfd, self._died)
             elif "listening" in message:
                 self.unix_listeners[message["listening"]] = socket.socket(fileno=descriptors[0])
             elif "staged" in message:
@@ -311,7 +311,7 @@ class Box:
             await self._verdicts.send({"checkpoint": allowed})
 
     def _died(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._pidfd)
+        asyncio.get_running_loop().remove_reader(self.pidfd)
         self._gone.set()
 
     async def _read(self) -> None:
@@ -417,15 +417,15 @@ class Box:
 
     def kill(self) -> None:
         """Begin killing everything in the box; `destroy` waits for the end of it."""
-        if self.plan.namespaces and self._pidfd >= 0:
+        if self.plan.namespaces and self.pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     async def kill_programs(self) -> None:
         """Kill everything that runs in the box and wait until it is gone. The workspace stays readable."""
         if self.plan.namespaces:
             self.kill()
-            if self._pidfd >= 0:
+            if self.pidfd >= 0:
                 async with asyncio.timeout(_GONE_TIMEOUT_SECONDS):
                     await self._gone.wait()
             return
@@ -461,9 +461,9 @@ class Box:
 
     async def _reaped(self) -> None:
         """Wait until the launcher took note of the init's death: only when nothing that it left is alive."""
-        while self._pidfd >= 0:
+        while self.pidfd >= 0:
             try:
-                signal.pidfd_send_signal(self._pidfd, 0)
+                signal.pidfd_send_signal(self.pidfd, 0)
             except ProcessLookupError:
                 return
             await asyncio.sleep(_REAPED_POLL_SECONDS)
@@ -482,14 +482,14 @@ class Box:
         if self._pump is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._pump
-        if self._pidfd >= 0:
+        if self.pidfd >= 0:
             if not self._gone.is_set():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_GONE_TIMEOUT_SECONDS):
                         await self._gone.wait()
-                asyncio.get_running_loop().remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = -1
+                asyncio.get_running_loop().remove_reader(self.pidfd)
+            os.close(self.pidfd)
+            self.pidfd = -1
         if self.channel is not None:
             self.channel.close()
         for listener in self.unix_listeners.values():

@@ -129,8 +129,16 @@ class DurableBox(Protocol):
     async def why_gone(self) -> str:
         """What is known about the end of a box that is not alive ("its memory limit was reached"); empty if nothing."""
 
+    async def pause(self) -> None:
+        """Stop every process of it where it is. Called once, then `resume`. Raises OSError, IsolationError with what is
+        in the way; everything runs on then."""
+
+    async def resume(self) -> None:
+        """Let everything go on. Raises OSError, IsolationError."""
+
     async def destroy(self) -> None:
-        """Kill, wait, remove everything but the workspace. May be called twice; does not raise."""
+        """Kill, wait, remove everything but the workspace. Not of one that is paused. May be called twice; does not
+        raise."""
 
 
 class DurableBackend(Protocol):

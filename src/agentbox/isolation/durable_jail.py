@@ -30,6 +30,7 @@ from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.plan import DURABLE_PROGRAMS, attached_plan, durable_plan, jail_plan
 from agentbox.isolation.requirement import Requirement
 from agentbox.linux.cgroups import Cgroup
+from agentbox.linux.freezing import Freezer
 from agentbox.models import Confinement, Enforcement, Layer, ProgramRule
 from agentbox.records import replace
 
@@ -153,6 +154,7 @@ class JailBox:
         self._box = box
         self._environment = dict(request.environment)
         self._streams = 0
+        self._freezer: Freezer | None = None
 
     @property
     def unix_listeners(self) -> Mapping[str, socket.socket]:
@@ -199,6 +201,19 @@ class JailBox:
                 return "it had used up its memory"
         return ""
 
+    async def pause(self) -> None:
+        """See DurableBox."""
+        if self._freezer is None:
+            self._freezer = self.live.freezer(f"paused-{self.name.removeprefix('agentbox-')}")
+        await asyncio.to_thread(self._freezer.freeze)
+
+    async def resume(self) -> None:
+        """See DurableBox."""
+        if self._freezer is not None:
+            await asyncio.to_thread(self._freezer.thaw)
+
     async def destroy(self) -> None:
         """See DurableBox."""
         await self.live.destroy()
+        if self._freezer is not None:
+            await asyncio.to_thread(self._freezer.close)

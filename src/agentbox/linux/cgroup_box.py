@@ -10,7 +10,7 @@ import os
 from agentbox.errors import ConfinementError
 from agentbox.light import contextlib
 from agentbox.linux.cgroup_owners import kill_members, remove
-from agentbox.linux.cgroupfs import DIRECTORY, apply, mounts
+from agentbox.linux.cgroupfs import DIRECTORY, apply, members, mounts
 from agentbox.records import dataclass, field
 
 TYPE_CHECKING = False
@@ -139,6 +139,14 @@ class Cgroup:
             return None
         with self._lock:
             return None if self._final is not None else self._read_stat(hierarchy, self._ownership.dialect.SHARED_KEY)
+
+    def pids(self) -> set[int]:
+        """Return the processes in the box, as this process sees them."""
+        return set().union(*(members(path, fd) for fd, path in self._groups())) - {0}
+
+    def own_path(self) -> str:
+        """Return the directory of the box's group of version 2; empty where it has groups of version 1."""
+        return f"{self._made[0].path}/{self._box_id}" if self._ownership.version == "v2" and self._made else ""
 
     def oom_kills(self) -> int:
         """Return how many processes of the box the kernel killed at the memory limit; 0 without a memory controller."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +17,7 @@ from agentbox.sandbox.local import LocalSandbox
 from agentbox.sandbox.options import DEFAULT_IMAGE, SandboxOptions, read_options
 from agentbox.sandbox.results import ShellResult
 from agentbox.sandbox.spool import DEFAULT_BYTES
+from agentbox.workspace.volume_snapshots import WorkspaceSnapshot
 
 
 class AsyncSandbox:
@@ -30,7 +31,7 @@ class AsyncSandbox:
     `user` is "agent", or "root" of the box. After `idle_timeout` seconds without a call and without a running command,
     and `max_lifetime` seconds after its start, the box ends. `spool_bytes` is how much of one command's output is kept.
     `trace` is the path of its trace, True for one that is kept in the state directory, False for none; by default it is
-    kept where the workspace is.
+    kept where the workspace is. `snapshot` is the id of what a new workspace begins with.
 
     With `url` (default: AGENTBOX_URL; "" for a box of this process all the same) the box is that server's, and the rest
     is the same. `api_key` (default: AGENTBOX_TOKEN) says who asks. `keep` lets it stay on the server when it is
@@ -55,6 +56,7 @@ class AsyncSandbox:
         max_lifetime: float | None = None,
         spool_bytes: int = DEFAULT_BYTES,
         trace: bool | str | os.PathLike[str] | None = None,
+        snapshot: str | None = None,
         url: str | None = None,
         api_key: str | None = None,
         keep: bool = False,
@@ -76,6 +78,7 @@ class AsyncSandbox:
             max_lifetime=max_lifetime,
             spool_bytes=spool_bytes,
             trace=trace,
+            snapshot=snapshot,
         )
         self.core: SandboxCore = _core(self.options, url, api_key, sandbox_id, keep=keep)
 
@@ -192,7 +195,55 @@ class AsyncSandbox:
         SandboxError where there is none, OSError."""
         return await self.core.fetch_trace(to)
 
+    # ---- state
+
+    async def pause(self) -> None:
+        """Stop everything in the box where it is, until `resume`: it uses no processor time, and calls raise
+        SandboxPausedError. Raises SandboxError, SandboxGoneError."""
+        await self.core.pause()
+
+    async def resume(self) -> None:
+        """Let everything in the box go on. Raises SandboxError, SandboxGoneError."""
+        await self.core.resume()
+
+    async def snapshot(
+        self, name: str = "", *, keep: bool | None = None, told: Callable[[int], None] | None = None
+    ) -> WorkspaceSnapshot:
+        """Keep what is in the workspace now, at one moment: what runs is stopped for as long as it takes. It outlives
+        the sandbox where it has a name, or the workspace is kept, or `keep` says so. `told` hears from a thread how
+        many bytes are copied, where that takes time. Raises SandboxError, WorkspaceError."""
+        return await self.core.snapshot(name, keep=keep, told=told)
+
+    async def snapshots(self) -> list[WorkspaceSnapshot]:
+        """Those of its workspace, the newest first."""
+        return await self.core.snapshots()
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """Remove one. Raises NotFoundError."""
+        await self.core.delete_snapshot(snapshot_id)
+
+    async def restore(self, snapshot_id: str, *, told: Callable[[int], None] | None = None) -> None:
+        """Make the workspace what it was: everything that runs is ended, and the box is anew. Raises NotFoundError,
+        WorkspaceError, SandboxError; the workspace is then as before."""
+        await self.core.restore(snapshot_id, told=told)
+
+    async def fork(self, count: int = 1, *, told: Callable[[int], None] | None = None) -> list[AsyncSandbox]:
+        """Further sandboxes like this one, which have started, around copies of its workspace as it is at one moment;
+        this one goes on. Each is to be stopped. Raises SandboxError, WorkspaceError; nothing is left then."""
+        return [AsyncSandbox._around(core, self.options) for core in await self.core.fork(count, told=told)]
+
+    @classmethod
+    def _around(cls, core: SandboxCore, options: SandboxOptions) -> AsyncSandbox:
+        made = cls.__new__(cls)
+        made.options, made.core = options, core
+        return made
+
     # ---- what there is to know
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is paused."""
+        return self.core.paused
 
     async def refresh(self) -> None:
         """Ask anew how it stands with a box behind a server: its enforcement, its denials. Nothing to do for others."""

@@ -15,6 +15,7 @@ from agentbox.sandbox.results import ShellResult
 from agentbox.sandbox.spool import Spool
 from agentbox.sandbox.starting import StartFields
 from agentbox.sandbox.texts import Excerpt
+from agentbox.workspace.volume_snapshots import WorkspaceSnapshot
 
 
 class SandboxCommand(Protocol):
@@ -175,6 +176,33 @@ class SandboxCore(Protocol):
 
     async def refresh(self) -> None:
         """Ask anew how it stands with the box."""
+
+    async def pause(self) -> None:
+        """Stop everything in the box where it is."""
+
+    async def resume(self) -> None:
+        """Let everything in the box go on."""
+
+    async def snapshot(
+        self, name: str = "", *, keep: bool | None = None, told: Callable[[int], None] | None = None
+    ) -> WorkspaceSnapshot:
+        """Keep what is in the workspace now."""
+
+    async def snapshots(self) -> list[WorkspaceSnapshot]:
+        """What was kept of it."""
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """Remove one."""
+
+    async def restore(self, snapshot_id: str, *, told: Callable[[int], None] | None = None) -> None:
+        """The workspace as it was then, and the box anew."""
+
+    async def fork(self, count: int = 1, *, told: Callable[[int], None] | None = None) -> Sequence[SandboxCore]:
+        """Others like it, around copies of its workspace."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is paused."""
 
     @property
     def running(self) -> bool:

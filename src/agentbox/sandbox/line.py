@@ -33,6 +33,7 @@ class Line:
         """Raises SandboxError for what is no address."""
         try:
             self._transport = Transport(url, api_key or None)
+            self._api_key = api_key
         except ValueError as error:
             raise SandboxError(str(error), hint='for example url="http://127.0.0.1:8080"') from None
 
@@ -40,6 +41,10 @@ class Line:
     def url(self) -> str:
         """The server's address."""
         return self._transport.url
+
+    def another(self) -> Line:
+        """One to the same server, with connections of its own."""
+        return Line(self.url, self._api_key)
 
     async def ask(
         self,

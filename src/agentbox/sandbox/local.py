@@ -14,7 +14,7 @@ from typing import Any, Unpack
 import agentbox
 from agentbox.config import Settings, load
 from agentbox.engine.way_out import Egress
-from agentbox.errors import AgentboxError, PolicyError, SandboxError, SandboxGoneError, TraceError
+from agentbox.errors import AgentboxError, NotFoundError, PolicyError, SandboxError, SandboxGoneError, TraceError
 from agentbox.isolation.durable import HOME, WORKSPACE, DurableBackend, DurableBox, DurableRequest, agent_commands
 from agentbox.isolation.durable_registry import make_durable, preferred
 from agentbox.linux.cgroup_owners import owner_name
@@ -36,16 +36,17 @@ from agentbox.sandbox.results import NOT_RUNNING, ShellResult, rejected
 from agentbox.sandbox.shell import Shell
 from agentbox.sandbox.spool import Spool
 from agentbox.sandbox.starting import Commands, StartFields
-from agentbox.sandbox.state import Place, SandboxDirectories
+from agentbox.sandbox.state import Place, SandboxDirectories, check_name
+from agentbox.sandbox.stateful import Stateful
 from agentbox.sandbox.trace_files import TraceFile, make_room, trace_file
 from agentbox.trace.background import Subject, TraceLog
 from agentbox.trace.keys import KeyStore
-from agentbox.workspace.volumes import close_volumes, open_volumes
+from agentbox.workspace.volumes import Volumes, Workspace, close_volumes, open_volumes
 
 _log = logging.getLogger("agentbox.sandbox")
 
 
-class LocalSandbox:
+class LocalSandbox(Stateful):
     """See AsyncSandbox. `editing` and `bash_session` belong to the tools for models."""
 
     def __init__(self, options: SandboxOptions) -> None:
@@ -66,7 +67,7 @@ class LocalSandbox:
             self._holding.passed,
         )
         self._shell = Shell(self._commands.start_in_shell, options.exec_timeout)
-        self._lifetime = Lifetime(options.idle_timeout, options.max_lifetime, self._commands.busy, self._expire)
+        self._lifetime = Lifetime(options.idle_timeout, options.max_lifetime, self._busy, self._expire)
         self._settings: Settings | None = None
         self._grounds: Grounds | None = None
         self._backend: DurableBackend | None = None
@@ -78,6 +79,8 @@ class LocalSandbox:
         self._opening = asyncio.Lock()
         self._python_only = False
         self._expired = ""
+        self._content: Path | None = None
+        self.paused = False
         self._failing: asyncio.Future[None] | None = None
 
     # ---- life
@@ -123,7 +126,7 @@ class LocalSandbox:
                     await shared.leave()
                     await asyncio.to_thread(close_volumes, state)
                     raise
-            except (SandboxError, PolicyError):
+            except (SandboxError, NotFoundError, PolicyError):
                 raise
             except (AgentboxError, OSError) as error:
                 raise SandboxError(
@@ -156,13 +159,16 @@ class LocalSandbox:
                 raise SandboxError(NOT_RUNNING, hint="start it first")
             self.record("reset", {})
             await self._raze()
-            try:
-                await self._build()
-                self._tell_start()
-            except (AgentboxError, OSError) as error:
-                raise SandboxError(f"failed to start sandbox: {error}", hint=getattr(error, "hint", "")) from error
-            self._expired = ""
-            self._lifetime.begin()
+            await self._rebuild()
+
+    async def _rebuild(self) -> None:
+        try:
+            await self._build()
+            self._tell_start()
+        except (AgentboxError, OSError) as error:
+            raise SandboxError(f"failed to start sandbox: {error}", hint=getattr(error, "hint", "")) from error
+        self._expired = ""
+        self._lifetime.begin()
 
     async def _build(self) -> None:
         assert self._backend is not None
@@ -188,6 +194,11 @@ class LocalSandbox:
     async def _raze(self) -> None:
         link, self._link = self._link, None
         box, self._box = self._box, None
+        paused, self.paused = self.paused, False
+        if paused and box is not None:
+            # What is stopped may not end.
+            with contextlib.suppress(AgentboxError, OSError):
+                await box.resume()
         if link is not None:
             await link.close()
         if box is not None:
@@ -195,6 +206,10 @@ class LocalSandbox:
         await self._holding.close()
         self._shell.forget()
         self.bash_session.forget()
+
+    def _busy(self) -> bool:
+        # What was paused is meant to wait.
+        return self.paused or self._commands.busy()
 
     def _base_environment(self) -> dict[str, str]:
         user = self.options.user
@@ -208,21 +223,28 @@ class LocalSandbox:
         assert self._settings is not None
         return self._grounds.egress(self._settings)
 
-    @property
-    def _limit_bytes(self) -> int:
-        return self.options.limits.disk_mb << 20
-
     async def _open_volumes(self, settings: Settings, directories: SandboxDirectories) -> None:
         size = settings.workspace_volumes_mb << 20
         state, choice = settings.resolved_state_dir(), settings.workspace_volumes
-        directories.volumes = await asyncio.to_thread(open_volumes, state, choice, size)
-        directories.limit_bytes = self._limit_bytes
+        volumes = await asyncio.to_thread(open_volumes, state, choice, size)
+        directories.volumes = volumes
+        directories.make_files = lambda name: self._make_workspace(volumes, name)
 
     # ---- what another owner of boxes does otherwise
 
     def _make_directories(self, state: Path) -> SandboxDirectories:
         """Where its directories are made."""
         return SandboxDirectories(state)
+
+    def _make_workspace(self, volumes: Volumes, name: str) -> Workspace:
+        """What /work is, where that is no directory of the host; `name` is the sandbox's. Called in a thread. Raises
+        SandboxError, WorkspaceError, NotFoundError."""
+        content, self._content = self._content, None
+        if content is None and self.options.snapshot is not None:
+            content = volumes.park_snapshot(self.options.snapshot, self._limit_bytes)
+        if self.options.workspace is None:
+            return volumes.new(name, self._limit_bytes, content)
+        return volumes.named(check_name(os.fspath(self.options.workspace)), self._limit_bytes, content=content)
 
     def _make_spool(self) -> Spool:
         """A place for one stream of a command's output."""
@@ -313,6 +335,7 @@ class LocalSandbox:
         Raises SandboxError when the sandbox is not running, SandboxGoneError when its box is gone.
         """
         self._lifetime.touch()
+        self._judge_paused()
         link = self._link
         if link is not None and link.lost is None:
             return link
@@ -366,6 +389,8 @@ class LocalSandbox:
         self._lifetime.touch()
         if self._box is None:
             return rejected(str(self._gone(self._expired)))
+        if self.paused:
+            return rejected("the sandbox is paused: resume it first")
         answers: Mapping[str, Callable[..., Awaitable[ShellResult]]] = {
             "exec": self._shell.execute,
             "wait": self._shell.wait,

@@ -34,6 +34,7 @@ class SandboxOptions:
     idle_timeout: float | None
     max_lifetime: float | None
     trace: bool | str | os.PathLike[str] | None = None
+    snapshot: str | None = None
 
 
 def read_options(
@@ -53,6 +54,7 @@ def read_options(
     max_lifetime: float | None = None,
     spool_bytes: int = DEFAULT_BYTES,
     trace: bool | str | os.PathLike[str] | None = None,
+    snapshot: str | None = None,
 ) -> SandboxOptions:
     """The options that these arguments say. Raises SandboxError."""
     if user not in ("agent", "root"):
@@ -84,4 +86,5 @@ def read_options(
         idle_timeout,
         max_lifetime,
         trace,
+        snapshot,
     )

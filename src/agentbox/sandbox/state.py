@@ -58,13 +58,12 @@ class Remnant:
 
 
 class SandboxDirectories:
-    """The directories of this process's sandboxes, and those of dead ones. `volumes` is where workspaces are made, and
-    must be set before `make`; `limit_bytes` is how large each may become; `fill` makes one that is not empty."""
+    """The directories of this process's sandboxes, and those of dead ones. `volumes` is where workspaces lie, and
+    `make_files` makes the one of a sandbox of that name; both are to be set before `make`."""
 
     def __init__(self, state: Path) -> None:
         self.volumes: Volumes | None = None
-        self.limit_bytes = 0
-        self.fill: Callable[[Volumes, str], Workspace] | None = None
+        self.make_files: Callable[[str], Workspace] | None = None
         self._state = state
         self._all = state / "sandboxes"
         self._mine = self._all / owner_name()
@@ -106,14 +105,8 @@ class SandboxDirectories:
                     f"workspace {path} is no directory", hint="make it first, or give a name without a /"
                 )
             return Place(name, directory, path, kept=True)
-        assert self.volumes is not None
-        if workspace is not None:
-            text = check_name(os.fspath(workspace))
-            files = self.volumes.named(text, self.limit_bytes)
-        elif self.fill is not None:
-            files = self.fill(self.volumes, name)
-        else:
-            files = self.volumes.new(name, self.limit_bytes)
+        assert self.make_files is not None
+        files = self.make_files(name)
         return Place(name, directory, files.path, files.kept, files)
 
     def remove(self, place: Place) -> None:

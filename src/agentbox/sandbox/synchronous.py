@@ -18,6 +18,7 @@ from agentbox.sandbox.file_info import FileInfo
 from agentbox.sandbox.loops import at_exit, call, loop, not_at_exit
 from agentbox.sandbox.results import ShellResult
 from agentbox.sandbox.spool import DEFAULT_BYTES
+from agentbox.workspace.volume_snapshots import WorkspaceSnapshot
 
 
 class Command:
@@ -211,6 +212,7 @@ class Sandbox:
         max_lifetime: float | None = None,
         spool_bytes: int = DEFAULT_BYTES,
         trace: bool | str | os.PathLike[str] | None = None,
+        snapshot: str | None = None,
         url: str | None = None,
         api_key: str | None = None,
         keep: bool = False,
@@ -233,6 +235,7 @@ class Sandbox:
                 max_lifetime=max_lifetime,
                 spool_bytes=spool_bytes,
                 trace=trace,
+                snapshot=snapshot,
                 url=url,
                 api_key=api_key,
                 keep=keep,
@@ -331,6 +334,50 @@ class Sandbox:
     def fetch_trace(self, to: str | os.PathLike[str]) -> int:
         """Copy its trace to a new file for `agentbox verify`; how many bytes that are."""
         return call(self.asynchronous.fetch_trace(to))
+
+    def pause(self) -> None:
+        """Stop everything in the box where it is, until `resume`."""
+        call(self.asynchronous.pause())
+
+    def resume(self) -> None:
+        """Let everything in the box go on."""
+        call(self.asynchronous.resume())
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is paused."""
+        return self.asynchronous.paused
+
+    def snapshot(
+        self, name: str = "", *, keep: bool | None = None, told: Callable[[int], None] | None = None
+    ) -> WorkspaceSnapshot:
+        """Keep what is in the workspace now, at one moment; see AsyncSandbox.snapshot."""
+        return call(self.asynchronous.snapshot(name, keep=keep, told=told))
+
+    def snapshots(self) -> list[WorkspaceSnapshot]:
+        """Those of its workspace, the newest first."""
+        return call(self.asynchronous.snapshots())
+
+    def delete_snapshot(self, snapshot_id: str) -> None:
+        """Remove one."""
+        call(self.asynchronous.delete_snapshot(snapshot_id))
+
+    def restore(self, snapshot_id: str, *, told: Callable[[int], None] | None = None) -> None:
+        """Make the workspace what it was, and the box anew."""
+        call(self.asynchronous.restore(snapshot_id, told=told))
+
+    def fork(self, count: int = 1, *, told: Callable[[int], None] | None = None) -> list[Sandbox]:
+        """Further sandboxes like this one, which have started, around copies of its workspace; stop each."""
+        made = [Sandbox._around(one) for one in call(self.asynchronous.fork(count, told=told))]
+        for one in made:
+            at_exit(one.stop)
+        return made
+
+    @classmethod
+    def _around(cls, asynchronous: AsyncSandbox) -> Sandbox:
+        made = cls.__new__(cls)
+        made.asynchronous, made.files = asynchronous, Files(asynchronous)
+        return made
 
     def refresh(self) -> None:
         """Ask anew how it stands with a box behind a server."""

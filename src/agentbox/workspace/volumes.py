@@ -15,7 +15,7 @@ import contextlib
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from agentbox.errors import WorkspaceError
@@ -63,59 +63,74 @@ class Volumes:
         """Whether the kernel holds the size of new workspaces."""
         return self._ground.held
 
-    def new(self, name: str, limit_bytes: int) -> Workspace:
-        """An empty workspace of this process. Raises WorkspaceError."""
-        return Workspace(self._made(name, lambda path: self._ground.make(path, limit_bytes)), name, self.held, False)
-
-    def from_snapshot(self, snapshot_id: str, name: str, limit_bytes: int, told: Told | None = None) -> Workspace:
-        """As `new`, with what a snapshot holds. Raises NotFoundError, WorkspaceError."""
-        source = self.snapshots.path(snapshot_id)
-        made = self._made(name, lambda path: self._ground.copy(source, path, limit_bytes, told=told))
-        return Workspace(made, name, self.held, False)
-
-    def copy(self, workspace: Workspace, name: str, limit_bytes: int, told: Told | None = None) -> Workspace:
-        """As `new`, with what another workspace holds. Raises WorkspaceError."""
-        made = self._made(name, lambda path: self._ground.copy(workspace.path, path, limit_bytes, told=told))
-        return Workspace(made, name, self.held, False)
-
-    def _made(self, name: str, make: Callable[[Path], object]) -> Path:
-        self._live.mkdir(exist_ok=True, mode=0o700)
+    def new(self, name: str, limit_bytes: int, content: Path | None = None) -> Workspace:
+        """A workspace of this process: empty, or what `park` or `park_snapshot` gave. Raises WorkspaceError."""
         path = self._live / name
-        make(path)
+        self._place(path, limit_bytes, content)
+        return Workspace(path, name, self.held, False)
+
+    def park(self, source: Path, limit_bytes: int, told: Told | None = None) -> Path:
+        """A copy of a directory that waits for its place: see `new` and `named`. Raises WorkspaceError."""
+        path = self._live / f".copy-{secrets.token_hex(6)}"
+        self._live.mkdir(exist_ok=True, mode=0o700)
+        self._ground.copy(source, path, limit_bytes, told=told)
         return path
 
-    def named(self, name: str, limit_bytes: int, group: str = LOCAL) -> Workspace:
-        """One that is kept, made where it is not there. `group` is whose it is. Raises WorkspaceError."""
-        key = f"{group}/{name}"
-        path = self._kept / group / name
-        mark = self._marks / f"{group}.{name}"
-        old = self._state / "workspaces" / name if group == LOCAL else None
-        with self._lock:
-            if old is not None and (old.is_dir() or not self.held):
-                self._judge_mark(mark, name, there=old.is_dir())
-                if not old.is_dir():
-                    old.parent.mkdir(exist_ok=True, mode=0o700)
-                    self._ground.make(old, 0)
-                return Workspace(old, key, False, True)
-            if path.is_dir():
-                self._ground.limit(path, limit_bytes)
-            else:
-                if self.held:
-                    mark.touch(mode=0o600)
-                else:
-                    self._judge_mark(mark, name, there=False)
-                path.parent.mkdir(exist_ok=True, mode=0o700)
-                self._ground.make(path, limit_bytes)
-            return Workspace(path, key, self.held, True)
+    def park_snapshot(self, snapshot_id: str, limit_bytes: int, told: Told | None = None) -> Path:
+        """As `park`, with what a snapshot holds. Raises NotFoundError, WorkspaceError."""
+        return self.park(self.snapshots.path(snapshot_id), limit_bytes, told)
 
-    def _judge_mark(self, mark: Path, name: str, *, there: bool) -> None:
-        """A workspace that lies in an image must not seem to be empty where that cannot be mounted."""
-        if not there and not self.held and mark.exists():
+    def park_empty(self, limit_bytes: int) -> Path:
+        """As `park`, to be filled. Raises WorkspaceError."""
+        path = self._live / f".copy-{secrets.token_hex(6)}"
+        self._place(path, limit_bytes, None)
+        return path
+
+    def discard(self, content: Path) -> None:
+        """Remove what was parked and not used. Does not raise."""
+        with contextlib.suppress(OSError, WorkspaceError):
+            self._ground.remove(content)
+
+    def _place(self, path: Path, limit_bytes: int, content: Path | None) -> None:
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        if content is None:
+            self._ground.make(path, limit_bytes)
+            return
+        try:
+            os.rename(content, path)
+        except OSError as error:
             raise WorkspaceError(
-                f"workspace {name} lies in the image {self._state}/volumes/image, which is not mounted here: "
-                f"{self.lacking}",
-                hint="make that possible again, or use another name",
-            )
+                f"the workspace {path.name} cannot be made: {error.strerror}",
+                hint=f"look at {path.parent}",
+                errno=error.errno,
+            ) from error
+
+    def named(self, name: str, limit_bytes: int, group: str = LOCAL, content: Path | None = None) -> Workspace:
+        """One that is kept, made where it is not there: empty, or of `content` (see `park`), which is an error where
+        it is there. `group` is whose it is. Raises WorkspaceError."""
+        path, mark = self._kept / group / name, self._marks / f"{group}.{name}"
+        old = self._state / "workspaces" / name
+        with self._lock:
+            held = self.held and not (group == LOCAL and old.is_dir())
+            if group == LOCAL and not held:
+                path = old
+            if path.is_dir():
+                if content is not None:
+                    raise WorkspaceError(f"there is a workspace {name} already", hint="use another name, or restore it")
+                if held:
+                    self._ground.limit(path, limit_bytes)
+            elif not held and mark.exists():
+                # It must not seem to be empty.
+                raise WorkspaceError(
+                    f"workspace {name} lies in the image {self._state}/volumes/image, which is not mounted here: "
+                    f"{self.lacking}",
+                    hint="make that possible again, or use another name",
+                )
+            else:
+                if held:
+                    mark.touch(mode=0o600)
+                self._place(path, limit_bytes, content)
+            return Workspace(path, f"{group}/{name}", held, True)
 
     def remove(self, workspace: Workspace) -> None:
         """Remove one, also a kept one. Raises WorkspaceError."""
@@ -183,7 +198,7 @@ class Spares:
 
     def make(self) -> str:
         """One that waits. Raises WorkspaceError."""
-        return str(self._volumes.new(f".stock-{secrets.token_hex(6)}", self._limit_bytes).path)
+        return str(self._volumes.park_empty(self._limit_bytes))
 
     def give(self, spare: str, workspace: str) -> None:
         """Put it in place of an empty workspace. Raises OSError, WorkspaceError."""
@@ -192,8 +207,7 @@ class Spares:
 
     def discard(self, spare: str) -> None:
         """Remove one that waits no more. Does not raise."""
-        with contextlib.suppress(OSError, WorkspaceError):
-            self._volumes._ground.remove(Path(spare))
+        self._volumes.discard(Path(spare))
 
 
 class _Opened:

@@ -35,6 +35,7 @@ from agentbox.isolation.durable import AgentStream, DurableBox, DurableRequest, 
 from agentbox.isolation.network import HeldNetwork
 from agentbox.isolation.requirement import Requirement
 from agentbox.linux.cgroup_owners import owner_name
+from agentbox.linux.freezing import Freezer, of_group
 from agentbox.models import Enforcement, Layer
 from agentbox.records import dataclass, replace
 
@@ -83,7 +84,12 @@ class DockerDurable:
         name = f"agentbox-{request.name.removeprefix('agentbox-')}-{secrets.token_hex(4)}"
         try:
             ground = await asyncio.to_thread(
-                DurableGround, request.workspace, uid, daemon=daemon.process(), gvisor=daemon.runs_gvisor
+                DurableGround,
+                request.workspace,
+                uid,
+                daemon=daemon.process(),
+                gvisor=daemon.runs_gvisor,
+                view=request.view,
             )
             listeners = self._listeners(request, ground)
             container = self._container(request, image, ground, (uid, gid))
@@ -201,6 +207,7 @@ class DockerDurableBox:
         self.unix_listeners = listeners
         self._stream: ContainerStream | None = None
         self._gone = False
+        self._freezer: Freezer | None = None
 
     async def open_stream(self, argv: Sequence[str], env: Mapping[str, str], user: str, cwd: str) -> AgentStream:
         """See DurableBox."""
@@ -271,6 +278,28 @@ class DockerDurableBox:
             return error.message
         return "it had used up its memory" if state.get("OOMKilled") else str(state.get("Error", ""))
 
+    async def pause(self) -> None:
+        """See DurableBox."""
+        if self._freezer is not None:
+            await asyncio.to_thread(self._freezer.freeze)
+            return
+        try:
+            await self._engine.call("POST", f"/containers/{self.container}/pause")
+        except EngineError:
+            # runc cannot freeze groups of version 1 on every kernel.
+            first = int((await self._inspect())["State"]["Pid"])
+            if self._daemon.process() is None or not await asyncio.to_thread(of_group, first):
+                raise
+            self._freezer = Freezer(f"paused-{self.name.removeprefix('agentbox-')}", lambda: of_group(first))
+            await asyncio.to_thread(self._freezer.freeze)
+
+    async def resume(self) -> None:
+        """See DurableBox."""
+        if self._freezer is None:
+            await self._engine.call("POST", f"/containers/{self.container}/unpause")
+        else:
+            await asyncio.to_thread(self._freezer.thaw)
+
     async def destroy(self) -> None:
         """See DurableBox."""
         if self._gone:
@@ -280,6 +309,8 @@ class DockerDurableBox:
             await self._stream.close()
         with contextlib.suppress(AgentboxError):
             await self._engine.call("DELETE", f"/containers/{self.container}", {"force": "1", "v": "1"})
+        if self._freezer is not None:
+            await asyncio.to_thread(self._freezer.close)
         for listener in self.unix_listeners.values():
             listener.close()
         await asyncio.to_thread(self._ground.clear)
