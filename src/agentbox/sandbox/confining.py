@@ -273,7 +273,7 @@ def _fault(rule: Rule) -> tuple[str, str] | None:
         return f"a pattern holds below {WORKSPACE} only", f"name a directory of {WORKSPACE}"
     if rule.deny and not inside:
         return f"only what lies in {WORKSPACE} can be taken away from a sandbox", "choose an image without it"
-    if rule.deny and target.path in (WORKSPACE, HOME) and rule.verb == "read":
+    if rule.deny and rule.verb == "read" and not target.pattern and target.path in (WORKSPACE, HOME):
         return "a sandbox works in it", f"name what of {WORKSPACE} it may not read"
     return None
 

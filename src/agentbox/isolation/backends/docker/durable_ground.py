@@ -1,30 +1,38 @@
 # SPDX-License-Identifier: MIT
 """What a durable container has on the host beside its workspace: a directory with the filter of its programs, its list
-of users, and the workspace's mount."""
+of users, and the mounts of the workspace, or of its parts where a policy shows not all of it."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import socket
+import stat
 import tempfile
+from collections.abc import Sequence
 
 from agentbox.errors import ConfinementError
 from agentbox.isolation.backends.docker.ground import FILTER, INIT, NATIVE_INIT, STAT, binds_of, listen_in, loading
 from agentbox.isolation.durable import HOME, WORKSPACE, agent_files
+from agentbox.isolation.plan import WorkspaceView, aliases, parts_of
 from agentbox.linux import mounts, namespaces, seccomp
 
 PREFIX = "agentbox-container-"
+_BARE = "bare"
 
 
 class DurableGround:
     """Made for a user of the container, who can write the workspace; as root by a mount on which its owner
     and that user change places, so that what the user makes is the owner's on the disk."""
 
-    def __init__(self, workspace: str, uid: int, *, daemon: int | None, gvisor: bool) -> None:
+    def __init__(
+        self, workspace: str, uid: int, *, daemon: int | None, gvisor: bool, view: WorkspaceView | None = None
+    ) -> None:
         base = "/run" if os.geteuid() == 0 and os.path.isdir("/run") else None
         self.directory = tempfile.mkdtemp(prefix=PREFIX, dir=base)
-        self._shown = workspace
+        self._shown: list[tuple[str, str, bool]] = [(workspace, WORKSPACE, True), (workspace, HOME, True)]
         self._sockets: list[tuple[str, str, bool]] = []
         self._loaded = (STAT,) if gvisor else ()
         self._daemon = daemon
@@ -33,8 +41,19 @@ class DurableGround:
             self.write("preload", loading(self._loaded))
             self.write("passwd", b"")
             self.write("group", b"")
-            if os.geteuid() == 0 and daemon is not None:
-                self._mount(workspace, uid, daemon)
+            mounts_itself = os.geteuid() == 0 and daemon is not None
+            if view is not None and not mounts_itself:
+                raise ConfinementError(
+                    "parts of a workspace can be shown to a container by a server that is root beside the engine only",
+                    hint="start agentbox as root on the engine's machine, or leave rules about files out",
+                    step="workspace",
+                    errno=errno.EPERM,
+                )
+            if view is not None and daemon is not None:
+                self._mount_parts(view, workspace, uid, daemon)
+            elif daemon is not None and mounts_itself:
+                point = self._mount(mounts.clone_tree(workspace), "work", uid, daemon)
+                self._shown = [(point, WORKSPACE, True), (point, HOME, True)]
         except OSError as error:
             self.clear()
             raise ConfinementError(
@@ -52,8 +71,7 @@ class DurableGround:
         """(source, target, writable) of everything that the container shows of the host."""
         here = self.directory
         return (
-            (self._shown, WORKSPACE, True),
-            (self._shown, HOME, True),
+            *self._shown,
             (f"{here}/filter", FILTER, False),
             (NATIVE_INIT, INIT, False),
             *binds_of(self._loaded, here),
@@ -92,52 +110,124 @@ class DurableGround:
         """Remove what was made here, not the workspace. Does not raise."""
         clear(self.directory, self._daemon)
 
-    def _mount(self, workspace: str, uid: int, daemon: int) -> None:
-        point = f"{self.directory}/work"
-        os.mkdir(point, 0o700)
-        tree = mapped(workspace, uid)
+    def _mount(self, tree: int, name: str, uid: int, daemon: int) -> str:
+        """Put a detached mount, which is closed here, into the directory, for the engine to see; its path."""
+        point = f"{self.directory}/{name}"
         try:
+            if stat.S_ISDIR(os.fstat(tree).st_mode):
+                os.mkdir(point, 0o700)
+            else:
+                os.close(os.open(point, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            exchange_owner(tree, uid)
             namespaces.with_mounts_of(daemon, lambda: mounts.attach(tree, point))
         finally:
             os.close(tree)
-        self._shown = point
+        return point
+
+    def _mount_parts(self, view: WorkspaceView, workspace: str, uid: int, daemon: int) -> None:
+        """What the view leaves of the workspace. The engine is given paths, and would follow what a guest made a link:
+        so each part is mounted here first, without following any."""
+        self._shown = []
+        parts = parts_of(view, workspace, HOME)
+        points: dict[str, str] = {}
+        for source, inside, target, writable in parts:
+            if inside not in points:
+                tree = mounts.clone_tree_below(source, inside)
+                points[inside] = self._mount(tree, f"part-{len(points)}", uid, daemon)
+            self._shown = [one for one in self._shown if one[1] != target]
+            self._shown.append((points[inside], target, writable))
+        for top in (WORKSPACE, HOME):
+            if not any(target == top for _, target, _ in self._shown):
+                self._show_bare(top, [target for _, target, _ in self._shown])
+        for path in view.hidden:
+            self._hide(workspace, path[len(WORKSPACE) :].strip("/"), path)
+
+    def _show_bare(self, top: str, targets: Sequence[str]) -> None:
+        """A directory of which only parts are shown: read-only, with something for each part to be put upon."""
+        bare = f"{self.directory}/{_BARE}"
+        if not os.path.isdir(bare):
+            os.mkdir(bare, 0o755)
+            kinds = {target: source for source, target, _ in self._shown}
+            for target in sorted(one for one in targets if one.startswith(f"{top}/")):
+                place = f"{bare}{target[len(top) :]}"
+                os.makedirs(place if os.path.isdir(kinds[target]) else os.path.dirname(place), exist_ok=True)
+                if not os.path.isdir(place):
+                    os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        self._shown.insert(0, (bare, top, False))
+
+    def _hide(self, workspace: str, inside: str, path: str) -> None:
+        """Cover what is there by something that opens for nobody."""
+        tree = mounts.clone_tree_below(workspace, inside)
+        try:
+            name = "no-directory" if stat.S_ISDIR(os.fstat(tree).st_mode) else "no-file"
+        finally:
+            os.close(tree)
+        cover = f"{self.directory}/{name}"
+        with contextlib.suppress(FileExistsError):
+            if name == "no-directory":
+                os.mkdir(cover, 0)
+            else:
+                os.close(os.open(cover, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0))
+        bare = f"{self.directory}/{_BARE}"
+        # What is not shown needs no cover, and has no place for one.
+        for one in aliases([path], HOME):
+            if any(
+                one == target or one.startswith(f"{target}/") for source, target, _ in self._shown if source != bare
+            ):
+                self._shown = [shown for shown in self._shown if shown[1] != one]
+                self._shown.append((cover, one, False))
 
 
 def mapped(path: str, uid: int) -> int:
     """A detached mount of a file or directory, as a descriptor, on which its owner and that user change places. Raises
     OSError."""
-    owner = os.stat(path).st_uid
     tree = mounts.clone_tree(path)
     try:
-        mounts.set_attributes(tree, mounts.ATTR_NOSUID | mounts.ATTR_NODEV)
-        if owner != uid:
-            # gVisor makes files as root, then gives them away.
-            same = (0,) if 0 not in (owner, uid) else ()
-            maps = namespaces.swapping_namespace(owner, uid, *same)
-            try:
-                mounts.map_ids(tree, maps)
-            finally:
-                os.close(maps)
+        exchange_owner(tree, uid)
     except BaseException:
         os.close(tree)
         raise
     return tree
 
 
+def exchange_owner(tree: int, uid: int) -> None:
+    """Let the owner of what a detached mount shows and that user change places on it. Raises OSError."""
+    owner = os.fstat(tree).st_uid
+    mounts.set_attributes(tree, mounts.ATTR_NOSUID | mounts.ATTR_NODEV)
+    if owner == uid:
+        return
+    # gVisor makes files as root, then gives them away.
+    same = (0,) if 0 not in (owner, uid) else ()
+    maps = namespaces.swapping_namespace(owner, uid, *same)
+    try:
+        mounts.map_ids(tree, maps)
+    finally:
+        os.close(maps)
+
+
+def _detach(points: Sequence[str]) -> None:
+    for point in points:
+        mounts.detach(point)
+
+
 def clear(directory: str, daemon: int | None) -> None:
     """Remove what a ground made, not the workspace. Does not raise; a directory of another name is not touched."""
     if not os.path.basename(directory).startswith(PREFIX):
         return
-    point = f"{directory}/work"
     with contextlib.suppress(OSError):
-        if daemon is not None and mounts.below(point, str(daemon)):
-            namespaces.with_mounts_of(daemon, lambda: mounts.detach(point))
-        if daemon is not None and mounts.below(point, str(daemon)):
+        points = [] if daemon is None else mounts.below(directory, str(daemon))
+        if daemon is not None and points:
+            namespaces.with_mounts_of(daemon, lambda: _detach(points))
+        if daemon is not None and mounts.below(directory, str(daemon)):
+            # Never into a workspace.
             return
         for name in os.listdir(directory):
-            if name != "work":
-                os.unlink(f"{directory}/{name}")
-        with contextlib.suppress(FileNotFoundError):
-            # Never into a workspace: it is empty, or it is still mounted.
-            os.rmdir(point)
+            path = f"{directory}/{name}"
+            if not os.path.isdir(path):
+                os.unlink(path)
+            elif name == _BARE:
+                shutil.rmtree(path)
+            else:
+                # A place of a mount: empty, or not to be entered.
+                os.rmdir(path)
         os.rmdir(directory)
