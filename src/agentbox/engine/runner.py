@@ -52,6 +52,7 @@ from agentbox.replay.report import Report
 from agentbox.trace.keys import KeyStore
 from agentbox.workspace.names import checked_path
 from agentbox.workspace.snapshots import SnapshotStore
+from agentbox.workspace.tree import Tree
 
 __all__ = ["OutputSink", "Runner", "ceiling_of", "furnish"]
 
@@ -61,6 +62,21 @@ _EXPIRY_SECONDS = 60
 # Rules of the usual kinds.
 _SAMPLE = "read: .\nwrite: ./out\nenv: LANG\n"
 _log = logging.getLogger("agentbox.engine")
+
+
+def _of_sandboxes(settings: Settings) -> Callable[[str, str, Tree], tuple[str, ...]]:
+    def restore(owner: str, snapshot_id: str, tree: Tree) -> tuple[str, ...]:
+        from agentbox.workspace.volume_exchange import SandboxSnapshots
+        from agentbox.workspace.volumes import open_volumes
+
+        state = settings.resolved_state_dir()
+        choice, size = settings.workspace_volumes, settings.workspace_volumes_mb << 20
+        found = SandboxSnapshots(
+            state, lambda: open_volumes(state, choice, size), max_bytes=settings.snapshot_max_bytes
+        )
+        return found.restore(owner, snapshot_id, tree)
+
+    return restore
 
 
 class Runner:
@@ -106,6 +122,7 @@ class Runner:
             max_bytes=settings.snapshot_max_bytes,
             quota_bytes=settings.snapshot_quota_bytes,
             ttl_seconds=settings.snapshot_ttl_seconds,
+            elsewhere=_of_sandboxes(settings),
         )
         facilities = await Facilities.open()
         furnish(facilities, settings)

@@ -11,7 +11,8 @@ from agentbox.isolation.durable import Leftover
 from agentbox.isolation.durable_registry import DURABLE
 from agentbox.records import dataclass
 from agentbox.sandbox.grounds import standing
-from agentbox.sandbox.state import SandboxDirectories
+from agentbox.sandbox.state import Remnant, SandboxDirectories
+from agentbox.workspace.volumes import close_volumes, open_volumes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,22 @@ async def collect(settings: Settings, *, remove: bool) -> list[Collected]:
                 if leftover.what not in seen:
                     seen.add(leftover.what)
                     found.append(Collected(leftover.what, await _remove(leftover) if remove else ""))
-    remnants = await asyncio.to_thread(directories.sweep if remove else directories.remnants)
+    remnants = await asyncio.to_thread(_sweep, settings, directories) if remove else directories.remnants()
     return found + [
         Collected(f"directory of sandbox {remnant.name} ({remnant.backend}), started {remnant.started}")
         for remnant in remnants
     ]
+
+
+def _sweep(settings: Settings, directories: SandboxDirectories) -> list[Remnant]:
+    state = settings.resolved_state_dir()
+    if not (state / "volumes").is_dir():
+        return directories.sweep()
+    directories.volumes = open_volumes(state, settings.workspace_volumes, settings.workspace_volumes_mb << 20)
+    try:
+        return directories.sweep()
+    finally:
+        close_volumes(state)
 
 
 async def _remove(leftover: Leftover) -> str:

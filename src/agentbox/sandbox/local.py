@@ -241,7 +241,7 @@ class LocalSandbox(Stateful):
         SandboxError, WorkspaceError, NotFoundError."""
         content, self._content = self._content, None
         if content is None and self.options.snapshot is not None:
-            content = volumes.park_snapshot(self.options.snapshot, self._limit_bytes)
+            content = self._content_of(volumes, self.options.snapshot)
         if self.options.workspace is None:
             return volumes.new(name, self._limit_bytes, content)
         return volumes.named(check_name(os.fspath(self.options.workspace)), self._limit_bytes, content=content)

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agentbox.config import load
 from agentbox.errors import AgentboxError, NotFoundError, SandboxError, SandboxPausedError
 from agentbox.models import DEFAULT_OWNER
 from agentbox.records import replace
 from agentbox.sandbox.results import NOT_RUNNING
+from agentbox.workspace.snapshots import SnapshotStore
+from agentbox.workspace.tree import Tree
 from agentbox.workspace.volume_snapshots import WorkspaceSnapshot
 
 if TYPE_CHECKING:
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
     from agentbox.workspace.volumes import Volumes
 
 Told = Callable[[int], None]
-_SYNC_SECONDS = 30.0
 
 
 class Stateful:
@@ -153,6 +156,34 @@ class Stateful:
                 self.record("restore", {"snapshot_id": snapshot_id})
             finally:
                 await self._rebuild()
+
+    def _content_of(self, volumes: Volumes, snapshot_id: str) -> Path:
+        """A parked copy of a snapshot: of a sandbox's, or of a run's. Blocks. Raises NotFoundError, WorkspaceError."""
+        try:
+            self._own(volumes, snapshot_id)
+        except NotFoundError:
+            return self._content_of_run(volumes, snapshot_id)
+        return volumes.park_snapshot(snapshot_id, self._limit_bytes)
+
+    def _content_of_run(self, volumes: Volumes, snapshot_id: str) -> Path:
+        settings, _ = load()
+        store = SnapshotStore(
+            settings.resolved_snapshot_dir(),
+            max_bytes=settings.snapshot_max_bytes,
+            quota_bytes=settings.snapshot_quota_bytes,
+            ttl_seconds=settings.snapshot_ttl_seconds,
+        )
+        content = volumes.park_empty(self._limit_bytes)
+        try:
+            fd = os.open(content, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                store.restore(self.owner, snapshot_id, Tree(fd))
+            finally:
+                os.close(fd)
+        except BaseException:
+            volumes.discard(content)
+            raise
+        return content
 
     def _own(self, volumes: Volumes, snapshot_id: str) -> WorkspaceSnapshot:
         found = volumes.snapshots.get(snapshot_id)

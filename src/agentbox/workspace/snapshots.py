@@ -16,7 +16,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -69,13 +69,22 @@ class _Note:
 
 class SnapshotStore:
     """Snapshots below `root`. `max_bytes` bounds one unpacked, `quota_bytes` what one owner may store packed,
-    `ttl_seconds` is the age at which one expires (0: never).
+    `ttl_seconds` is the age at which one expires (0: never). `elsewhere` restores those that are not here.
 
     Raises WorkspaceError at once when `root` is a link, of another user, or writable by everyone.
     """
 
-    def __init__(self, root: Path, *, max_bytes: int, quota_bytes: int, ttl_seconds: int) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        max_bytes: int,
+        quota_bytes: int,
+        ttl_seconds: int,
+        elsewhere: Callable[[str, str, Tree], tuple[str, ...]] | None = None,
+    ) -> None:
         self._root = root
+        self._elsewhere = elsewhere
         self._max_bytes = max_bytes
         self._quota_bytes = quota_bytes
         self._ttl_seconds = ttl_seconds
@@ -137,6 +146,14 @@ class SnapshotStore:
         Raises NotFoundError, UnsafeArchiveError when the stored file was changed, is damaged or breaks a rule, and
         WorkspaceError when the disk is full. The tree must be thrown away then.
         """
+        try:
+            return self._restore(owner, snapshot_id, tree)
+        except NotFoundError:
+            if self._elsewhere is None or not _ID.match(snapshot_id):
+                raise
+        return self._elsewhere(owner, snapshot_id, tree)
+
+    def _restore(self, owner: str, snapshot_id: str, tree: Tree) -> tuple[str, ...]:
         with self._opened(owner, snapshot_id) as (archive, note):
             try:
                 if note is not None and not note.fits(archive):

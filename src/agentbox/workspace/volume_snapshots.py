@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agentbox.errors import NotFoundError, WorkspaceError
+from agentbox.linux.cgroup_owners import is_dead, owner_name
 from agentbox.models import DEFAULT_OWNER
 from agentbox.records import asdict, dataclass
 from agentbox.workspace.names import shown
@@ -23,7 +24,7 @@ from agentbox.workspace.volume_grounds import Ground, Told
 
 _ID = re.compile(r"[0-9a-f]{32}\Z")
 _MAX_NAME = 128
-_NEW = ".new-"
+_NEW = ".new."
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +65,38 @@ class Snapshots:
                 f"{shown(name, 64)!r} cannot name a snapshot", hint=f"use at most {_MAX_NAME} printable characters"
             )
         snapshot_id = secrets.token_hex(16)
-        path = self._directory / snapshot_id
-        size = self._ground.copy(source, path, 0, read_only=True, told=told)
-        info = WorkspaceSnapshot(snapshot_id, name, time.time(), size, workspace, owner, kept)
-        new = self._directory / f"{_NEW}{snapshot_id}"
+        # The name of its maker, so that what a killed one left can be told.
+        new = self._directory / f"{_NEW}{owner_name()}.{snapshot_id}"
+        note = new.with_name(f"{new.name}.json")
         try:
-            # The copy comes first: what has no note is swept, and never listed.
-            new.write_text(json.dumps(asdict(info)))
-            os.rename(new, self._note(snapshot_id))
+            size = self._ground.copy(source, new, 0, read_only=True, told=told)
+            info = WorkspaceSnapshot(snapshot_id, name, time.time(), size, workspace, owner, kept)
+            note.write_text(json.dumps(asdict(info)))
+            os.rename(new, self._directory / snapshot_id)
+            os.rename(note, self._note(snapshot_id))
         except OSError as error:
-            new.unlink(missing_ok=True)
-            self._ground.remove(path)
+            self._undo(new, note, snapshot_id)
             raise WorkspaceError(
                 f"the snapshot cannot be stored: {error.strerror}",
                 hint=f"make room in {self._directory}",
                 errno=error.errno,
             ) from error
         return info
+
+    def _undo(self, new: Path, note: Path, snapshot_id: str) -> None:
+        with contextlib.suppress(OSError, WorkspaceError):
+            note.unlink(missing_ok=True)
+        for left in (new, self._directory / snapshot_id):
+            with contextlib.suppress(OSError, WorkspaceError):
+                self._ground.remove(left)
+
+    def sweep(self) -> None:
+        """Remove what killed makers left. Does not raise."""
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self._directory):
+                if name.startswith(_NEW) and is_dead(name.split(".")[2]):
+                    new = self._directory / name.removesuffix(".json")
+                    self._undo(new, new.with_name(f"{new.name}.json"), new.name.split(".")[3])
 
     def path(self, snapshot_id: str) -> Path:
         """The directory of one. Raises NotFoundError."""

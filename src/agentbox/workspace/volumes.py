@@ -167,6 +167,7 @@ class Volumes:
     def sweep(self) -> list[str]:
         """Remove what dead owners left; returns names. Does not raise."""
         removed = []
+        self.snapshots.sweep()
         for owner in self._dead():
             for path in list(_entries(owner)):
                 with contextlib.suppress(OSError, WorkspaceError):

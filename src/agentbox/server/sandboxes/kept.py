@@ -95,8 +95,7 @@ class KeptSandbox(LocalSandbox):
         if self._begins_with is not None:
             # Once: the next keeper finds the workspace as it is then.
             wanted, self._begins_with = self._begins_with, None
-            self._own(volumes, wanted)
-            content = volumes.park_snapshot(wanted, self._limit_bytes)
+            content = self._content_of(volumes, wanted)
         return self._where.workspace(volumes, self.options.workspace, self._limit_bytes, content)
 
     def _make_spool(self) -> KeptSpool:
