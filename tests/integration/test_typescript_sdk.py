@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,10 +35,14 @@ def servers(
     file.touch(mode=0o600)
     file.write_text("".join(f"{name}:{key}\n" for name, key in KEYS.items()))
     narrow = start_server(AGENTBOX_KEY_FILE=str(file), AGENTBOX_MAX_CONCURRENT_RUNS="1", AGENTBOX_MAX_QUEUED_RUNS="1")
+    kept = start_server(AGENTBOX_TOKEN=KEYS["one"])
     return {
         "AGENTBOX_TEST_URL": server.url,
         "AGENTBOX_TEST_NARROW_URL": narrow.url,
         "AGENTBOX_TEST_KEYS": ",".join(KEYS.values()),
+        "AGENTBOX_TEST_KEPT_URL": kept.url,
+        "AGENTBOX_TEST_KEPT_KEY": KEYS["one"],
+        "AGENTBOX_TEST_COMMAND": f"{sys.executable} -m agentbox.cli.main",
         "AGENTBOX_URL": server.url,
     }
 
@@ -50,6 +56,13 @@ def test_package_has_no_dependencies_and_the_server_s_version() -> None:
     assert "dependencies" not in package
     assert package["version"] == agentbox.__version__
     assert package["license"] in (REPOSITORY / "LICENSE").read_text(encoding="utf-8")
+
+
+def test_every_behaviour_of_a_sandbox_has_a_test() -> None:
+    listed = json.loads((REPOSITORY / "spec" / "sandbox" / "behaviours.json").read_text(encoding="utf-8"))["behaviours"]
+    tests = (typescript.PACKAGE / "test" / "sandbox.test.ts").read_text(encoding="utf-8")
+    tested = set(re.findall(r'^test\("([a-z0-9_]+)"', tests, re.MULTILINE))
+    assert {one["name"] for one in listed} == tested
 
 
 def test_lock_file_names_no_address() -> None:

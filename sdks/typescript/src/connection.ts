@@ -30,7 +30,8 @@ export interface Call extends CallOptions {
   /** What the message of an error begins with; by default the operation's name. */
   what?: string;
   path?: Record<string, string>;
-  query?: Record<string, string | number | boolean | undefined>;
+  /** Bytes are for names that are no UTF-8. */
+  query?: Record<string, string | number | boolean | Uint8Array | undefined>;
   json?: unknown;
   /** Bytes; a stream is sent once and never again. */
   bytes?: Uint8Array | ReadableStream<Uint8Array>;
@@ -39,11 +40,13 @@ export interface Call extends CallOptions {
   headers?: Record<string, string>;
   /** Seconds until the answer must begin, in place of the client's. */
   timeoutSeconds?: number;
+  /** Whether it may be sent again after a cut connection; by default where the method says so. */
+  repeat?: boolean;
 }
 
 /** The platform's fetch gives up after this many seconds without a head, so nothing may need longer. */
 const DEFAULT_TIMEOUT_SECONDS = 290;
-const IDEMPOTENT = new Set(["GET", "PUT", "DELETE"]);
+const IDEMPOTENT = new Set(["GET", "PUT"]);
 const PASSING = new Set([502, 503, 504]);
 const FIRST_PAUSE_SECONDS = 0.2;
 
@@ -79,6 +82,11 @@ export class Connection {
   async done(operation: Operation, call: Call = {}): Promise<void> {
     const answer = await this.send(operation, call);
     await answer.body?.cancel();
+  }
+
+  /** The whole body of an answer. Throws AgentboxConnectionError for a connection that is cut. */
+  async bytes(operation: Operation, answer: Response, call: Call = {}): Promise<Uint8Array> {
+    return new Uint8Array(await this.#body(operation, call, () => answer.arrayBuffer()));
   }
 
   /** The body of a success piece by piece. Throws AgentboxError, also for a connection that is cut. */
@@ -170,21 +178,26 @@ export class Connection {
 function addressed(path: string, call: Call): string {
   const named = path.replace(/\{(\w+)\}/g, (_, name: string) => {
     const value = call.path?.[name];
+    if (name === "tool" && value && !/^\.*$/.test(value)) return encodeURIComponent(value);
     if (!value || !/^[A-Za-z0-9_-]+$/.test(value)) throw new TypeError(`not a ${name}: ${JSON.stringify(value)}`);
     return value;
   });
-  const query = new URLSearchParams();
+  const query: string[] = [];
   for (const [name, value] of Object.entries(call.query ?? {})) {
-    if (value !== undefined) query.set(name, String(value));
+    if (value !== undefined) query.push(`${name}=${value instanceof Uint8Array ? percent(value) : encodeURIComponent(value)}`);
   }
-  return query.size > 0 ? `${named}?${query}` : named;
+  return query.length > 0 ? `${named}?${query.join("&")}` : named;
+}
+
+function percent(bytes: Uint8Array): string {
+  return Array.from(bytes, (byte) => `%${byte.toString(16).padStart(2, "0").toUpperCase()}`).join("");
 }
 
 /** Only what cannot happen twice: what the server refused before it did anything, and what changes nothing when repeated. */
 function mayRepeat(operation: Operation, call: Call, error: unknown): boolean {
   if (call.bytes instanceof ReadableStream) return false;
   if (error instanceof OverloadedError) return true;
-  if (!IDEMPOTENT.has(ROUTES[operation].method)) return false;
+  if (!(call.repeat ?? IDEMPOTENT.has(ROUTES[operation].method))) return false;
   if (error instanceof AgentboxHTTPError) return PASSING.has(error.status);
   return error instanceof AgentboxConnectionError;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What a client throws. Classes mirror what a program may want to do next; `code` is the server's stable word.
 
-import type { RunResult } from "./generated.js";
+import type { Problem, RunResult } from "./generated.js";
 
 /** Everything that this package throws by itself. A caller's own abort is thrown as the reason that its signal has. */
 export class AgentboxError extends Error {
@@ -26,11 +26,15 @@ export interface ProblemBody {
   retry_after_seconds?: number;
   result?: RunResult;
   errno?: string;
+  path?: string | null;
+  policy?: NonNullable<Problem["policy"]>;
   [more: string]: unknown;
 }
 
 /** The server answered with a status of 400 or more. `message` is `<what> failed: <status> <detail>`. */
 export class AgentboxHTTPError extends AgentboxError {
+  /** What is wrong, in words. */
+  readonly detail: string;
   /** The server's stable word for the kind of error, "" where it gave none. */
   readonly code: string;
   /** What would help, in words. */
@@ -49,6 +53,7 @@ export class AgentboxHTTPError extends AgentboxError {
     retryAfter?: string | null,
   ) {
     super(`${what} failed: ${status} ${words(body.detail)}`);
+    this.detail = words(body.detail);
     this.code = body.code ?? "";
     this.hint = body.hint ?? "";
     this.requestId = body.request_id ?? "";
@@ -60,6 +65,14 @@ export class AgentboxHTTPError extends AgentboxError {
 
 /** 400, 422 and the like: the request cannot be done as it is; nothing ran. */
 export class InvalidRequestError extends AgentboxHTTPError {}
+
+/** The text of a policy has a fault: `fault` says where, and `source` and `caret` show it. */
+export class PolicySyntaxError extends InvalidRequestError {
+  /** Line and column from 1 on, and what is wrong there. */
+  get fault(): NonNullable<Problem["policy"]> {
+    return this.body.policy as NonNullable<Problem["policy"]>;
+  }
+}
 
 /** 401: a key is missing or unknown. */
 export class AuthenticationError extends AgentboxHTTPError {}
@@ -82,11 +95,16 @@ export class OverloadedError extends AgentboxHTTPError {}
 /** 500 and above. */
 export class ServerError extends AgentboxHTTPError {}
 
-/** An operation on a file of a sandbox failed; `errno` is the system's word, such as ENOENT. */
+/** An operation on a file of a sandbox failed, or a program could not be started; it may be done otherwise. */
 export class SandboxFileError extends AgentboxHTTPError {
   /** The system's word: ENOENT, EACCES, EISDIR and so on. */
   get errno(): string {
     return this.body.errno ?? "";
+  }
+
+  /** The path that was asked for, or the program that is not there. */
+  get path(): string {
+    return this.body.path ?? "";
   }
 }
 
@@ -112,7 +130,8 @@ export function errorOfBody(
   retryAfter?: string | null,
 ): AgentboxHTTPError {
   const fallback = status >= 500 ? ServerError : InvalidRequestError;
-  const Kind = body.errno ? SandboxFileError : (CLASSES[status] ?? fallback);
+  const byContent = body.errno ? SandboxFileError : body.policy ? PolicySyntaxError : undefined;
+  const Kind = byContent ?? CLASSES[status] ?? fallback;
   return new Kind(what, status, body, retryAfter);
 }
 

@@ -72,6 +72,10 @@ export interface Problem {
     /** points at the column when it is shown below source */
     caret: string;
   };
+  /** of files and programs of a sandbox: ENOENT, EACCES, ... */
+  errno?: string;
+  /** the program that cannot be started */
+  path?: string | null;
   /** as the header Retry-After */
   retry_after_seconds?: number;
   /** of a program that ran, when its files cannot be kept */
@@ -237,6 +241,312 @@ export interface Snapshot {
   entries: number | null;
 }
 
+/** A directory to be made, with its parents. */
+export interface DirectoryBody {
+  path: string;
+  /** permission bits as octal digits; 0755 when it is not said */
+  mode?: string | null;
+}
+
+/** A command that is waited for. */
+export interface ExecBody {
+  /** text for the box's shell, or a list of words */
+  command: string | string[];
+  /** what it reads, as text */
+  stdin?: string | null;
+  /** what it reads, as base64; not beside stdin */
+  stdin_b64?: string | null;
+  /** relative to /work */
+  cwd?: string | null;
+  /** over the sandbox's variables; null takes one out */
+  env?: Record<string, string | null> | null;
+  user?: "agent" | "root" | null;
+  /** it is ended after so long */
+  timeout_seconds?: number | null;
+  /** whether stderr goes to stdout */
+  merged?: boolean;
+  /** rows and columns of a terminal of its own */
+  terminal?: number[] | null;
+  /** the answer comes after so long at the latest; null waits for the end */
+  wait_seconds?: number | null;
+}
+
+/** How many sandboxes are made of one. */
+export interface ForkBody {
+  /** 1 when it is not said */
+  count?: number | null;
+}
+
+/** How a command is ended. */
+export interface KillBody {
+  /** between TERM and KILL; 5 when it is not said */
+  grace_seconds?: number | null;
+}
+
+/** Something that gets another name. */
+export interface MoveBody {
+  path: string;
+  to: string;
+}
+
+/** The size of a terminal. */
+export interface ResizeBody {
+  rows: number;
+  columns: number;
+}
+
+/** Which snapshot the workspace becomes. */
+export interface RestoreBody {
+  snapshot_id: string;
+}
+
+/** A sandbox as it is asked for. Null means the default; above the operator's ceiling the ceiling applies. */
+export interface SandboxBody {
+  /** isolation backend, of those that the operator allows */
+  backend?: string | null;
+  /** of backends that have images */
+  image?: string | null;
+  /** of everything in it, in units of 2**20 bytes */
+  memory_mb?: number | null;
+  /** processors that it may keep busy */
+  cpus?: number | null;
+  /** processes and threads together */
+  pids?: number | null;
+  /** its workspace, in units of 2**20 bytes */
+  disk_mb?: number | null;
+  /** bytes of each stream in the answer of exec: half from the start, half from the end */
+  max_output_bytes?: number | null;
+  /** who its commands are */
+  user?: "agent" | "root" | null;
+  /** variables of every command */
+  env?: Record<string, string> | null;
+  /** text of a policy, with `net:` rules */
+  policy?: string | null;
+  /** name of a workspace of this key that is kept when the sandbox is deleted */
+  workspace?: string | null;
+  /** what a new workspace begins with */
+  snapshot_id?: string | null;
+  /** unused for so long it loses its box */
+  idle_timeout_seconds?: number | null;
+  /** so long after its start it loses its box */
+  max_lifetime_seconds?: number | null;
+  /** how long the tools for models wait when a call does not say */
+  exec_timeout_seconds?: number | null;
+}
+
+/** A signal for the process group of a command. */
+export interface SignalBody {
+  /** its name, such as SIGINT */
+  signal: "SIGABRT" | "SIGALRM" | "SIGBUS" | "SIGCHLD" | "SIGCONT" | "SIGFPE" | "SIGHUP" | "SIGILL" | "SIGINT" | "SIGIO" | "SIGKILL" | "SIGPIPE" | "SIGPROF" | "SIGPWR" | "SIGQUIT" | "SIGSEGV" | "SIGSTKFLT" | "SIGSTOP" | "SIGSYS" | "SIGTERM" | "SIGTRAP" | "SIGTSTP" | "SIGTTIN" | "SIGTTOU" | "SIGURG" | "SIGUSR1" | "SIGUSR2" | "SIGVTALRM" | "SIGWINCH" | "SIGXCPU" | "SIGXFSZ";
+}
+
+/** A snapshot of a workspace. */
+export interface SnapshotBody {
+  /** with a name it outlives the sandbox */
+  name?: string | null;
+}
+
+/** A command that is only started. */
+export interface StartBody {
+  /** text for the box's shell, or a list of words */
+  command: string | string[];
+  /** what it reads, as text */
+  stdin?: string | null;
+  /** what it reads, as base64; not beside stdin */
+  stdin_b64?: string | null;
+  /** relative to /work */
+  cwd?: string | null;
+  /** over the sandbox's variables; null takes one out */
+  env?: Record<string, string | null> | null;
+  user?: "agent" | "root" | null;
+  /** it is ended after so long */
+  timeout_seconds?: number | null;
+  /** whether stderr goes to stdout */
+  merged?: boolean;
+  /** rows and columns of a terminal of its own */
+  terminal?: number[] | null;
+  /** whether its input stays open for .../stdin */
+  open_stdin?: boolean;
+}
+
+export interface Sandbox {
+  id: string;
+  backend: string;
+  image: string | null;
+  user: string;
+  status: "running" | "paused" | "gone";
+  why_gone: string;
+  /** its name; null for one that goes with the sandbox */
+  workspace: string | null;
+  /** seconds since 1970, UTC */
+  created_at: number;
+  /** seconds since 1970, UTC */
+  last_used_at: number;
+  /** how often its box was made anew around its workspace */
+  rebuilt: number;
+  limits: {
+    memory_mb: number;
+    cpus: number;
+    pids: number;
+    disk_mb: number;
+    max_output_bytes: number;
+  };
+  idle_timeout_seconds: number | null;
+  max_lifetime_seconds: number | null;
+  enforcement: {
+    /** what holds filesystem */
+    filesystem: "vm" | "kernel" | "gateway" | "supervisor" | "interpreter" | "none";
+    /** what holds network */
+    network: "vm" | "kernel" | "gateway" | "supervisor" | "interpreter" | "none";
+    /** what holds exec */
+    exec: "vm" | "kernel" | "gateway" | "supervisor" | "interpreter" | "none";
+    /** what holds memory */
+    memory: "vm" | "kernel" | "gateway" | "supervisor" | "interpreter" | "none";
+    /** what holds pids */
+    pids: "vm" | "kernel" | "gateway" | "supervisor" | "interpreter" | "none";
+    /** what holds cpu */
+    cpu: "vm" | "kernel" | "gateway" | "supervisor" | "interpreter" | "none";
+    /** what holds disk */
+    disk: "vm" | "kernel" | "gateway" | "supervisor" | "interpreter" | "none";
+  };
+  policy_sha256: string | null;
+  /** what was refused, the last hundred */
+  denials: {
+    /** what held it */
+    layer: "vm" | "kernel" | "gateway" | "supervisor" | "interpreter" | "none";
+    effect: "read" | "write" | "net" | "exec" | "env";
+    /** a file, host, program's file or variable's name */
+    target: string;
+    reason: string;
+    /** the rule that denies it */
+    rule: string | null;
+    /** a rule that would allow it */
+    rule_missing: string | null;
+    /** its record in the trace */
+    trace_index: number;
+    /** what would help */
+    hint: string;
+  }[];
+}
+
+export interface Sandboxes {
+  sandboxes: Sandbox[];
+}
+
+export interface Command {
+  id: string;
+  argv: string[];
+  /** whether stderr goes to stdout */
+  merged: boolean;
+  /** whether nothing more of its output will come */
+  closed: boolean;
+  running: boolean;
+  pid: number | null;
+  /** 128 + n after signal n; null while it runs */
+  exit_code: number | null;
+  signal: number | null;
+  timed_out: boolean;
+  /** why its end is not known */
+  lost: string | null;
+  elapsed_seconds: number;
+  cpu_ms: number | null;
+  max_memory_bytes: number | null;
+  /** seconds since 1970, UTC */
+  started_at: number;
+  stdout_bytes: number;
+  stderr_bytes: number;
+}
+
+export interface Commands {
+  commands: Command[];
+}
+
+export interface CommandResult {
+  id: string;
+  argv: string[];
+  /** whether stderr goes to stdout */
+  merged: boolean;
+  /** whether nothing more of its output will come */
+  closed: boolean;
+  running: boolean;
+  pid: number | null;
+  /** 128 + n after signal n; null while it runs */
+  exit_code: number | null;
+  signal: number | null;
+  timed_out: boolean;
+  /** why its end is not known */
+  lost: string | null;
+  elapsed_seconds: number;
+  cpu_ms: number | null;
+  max_memory_bytes: number | null;
+  /** seconds since 1970, UTC */
+  started_at: number;
+  stdout_bytes: number;
+  stderr_bytes: number;
+  /** beginning and end where there is more than max_output_bytes */
+  stdout: string;
+  /** the exact bytes, only where they are not UTF-8 */
+  stdout_b64: string | null;
+  stdout_truncated: boolean;
+  /** beginning and end where there is more than max_output_bytes */
+  stderr: string;
+  /** the exact bytes, only where they are not UTF-8 */
+  stderr_b64: string | null;
+  stderr_truncated: boolean;
+}
+
+export interface Survivors {
+  /** processes that are left, 0 as a rule */
+  survivors: number;
+}
+
+export interface ToolResult {
+  /** what the model is told */
+  text: string;
+  /** the same as fields, of the three shell tools */
+  result: {
+    output: string;
+    exit_code: number | null;
+    status: "completed" | "running" | "killed" | "rejected";
+    note: string;
+    elapsed: number;
+    idle: number;
+    new_characters: number;
+  } | null;
+}
+
+export interface SandboxSnapshot {
+  snapshot_id: string;
+  name: string | null;
+  bytes: number;
+  /** seconds since 1970, UTC */
+  created_at: number;
+}
+
+export interface SandboxSnapshots {
+  snapshots: SandboxSnapshot[];
+}
+
+export interface FileInfo {
+  path: string;
+  /** its bytes, only where they are not UTF-8 */
+  path_b64: string | null;
+  kind: "file" | "directory" | "link" | "fifo" | "socket" | "device";
+  size: number;
+  /** permission bits as a number */
+  mode: number;
+  /** seconds since 1970, UTC */
+  modified: number;
+  uid: number;
+  gid: number;
+  /** of a link */
+  target: string | null;
+}
+
+export interface FileList {
+  entries: FileInfo[];
+}
+
 export interface HealthAnswer {
   status: "ok";
   version: string;
@@ -251,6 +561,8 @@ export interface HealthAnswer {
 export interface ListSnapshotsAnswer {
   snapshots: Snapshot[];
 }
+
+export type CallToolBody = Record<string, unknown>;
 
 /** Where the server answers: an operation's method and path. */
 export const ROUTES = {
@@ -270,6 +582,70 @@ export const ROUTES = {
   replay_run: { method: "POST", path: "/v1/runs/{run_id}/replay" },
   /** The public key that verifies this server's traces */
   get_key: { method: "GET", path: "/v1/key" },
+  /** Sandboxes of this key */
+  list_sandboxes: { method: "GET", path: "/v1/sandboxes" },
+  /** Make a sandbox */
+  create_sandbox: { method: "POST", path: "/v1/sandboxes" },
+  /** One sandbox */
+  get_sandbox: { method: "GET", path: "/v1/sandboxes/{sandbox_id}" },
+  /** End it and remove it with its files */
+  delete_sandbox: { method: "DELETE", path: "/v1/sandboxes/{sandbox_id}" },
+  /** Make its box anew around its workspace */
+  reset_sandbox: { method: "POST", path: "/v1/sandboxes/{sandbox_id}/reset" },
+  /** Stop everything in it until it is resumed */
+  pause_sandbox: { method: "POST", path: "/v1/sandboxes/{sandbox_id}/pause" },
+  /** Let everything in it go on */
+  resume_sandbox: { method: "POST", path: "/v1/sandboxes/{sandbox_id}/resume" },
+  /** Snapshots of its workspace */
+  list_sandbox_snapshots: { method: "GET", path: "/v1/sandboxes/{sandbox_id}/snapshots" },
+  /** Keep what is in its workspace now */
+  snapshot_sandbox: { method: "POST", path: "/v1/sandboxes/{sandbox_id}/snapshots" },
+  /** Remove a snapshot */
+  delete_sandbox_snapshot: { method: "DELETE", path: "/v1/sandboxes/{sandbox_id}/snapshots/{snapshot_id}" },
+  /** Make its workspace what a snapshot holds; everything that runs in it is ended */
+  restore_sandbox: { method: "POST", path: "/v1/sandboxes/{sandbox_id}/restore" },
+  /** What was done in it; a new part begins with its box, and when one has grown large */
+  sandbox_trace: { method: "GET", path: "/v1/sandboxes/{sandbox_id}/trace" },
+  /** Make others like it, whose workspaces begin with what its own holds now */
+  fork_sandbox: { method: "POST", path: "/v1/sandboxes/{sandbox_id}/fork" },
+  /** Answer a model's call of one of its tools */
+  call_tool: { method: "POST", path: "/v1/sandboxes/{sandbox_id}/tools/{tool}" },
+  /** Run a command and wait for it */
+  exec_in_sandbox: { method: "POST", path: "/v1/sandboxes/{sandbox_id}/exec" },
+  /** Those that run, and the last that have ended */
+  list_commands: { method: "GET", path: "/v1/sandboxes/{sandbox_id}/commands" },
+  /** Start a command */
+  start_command: { method: "POST", path: "/v1/sandboxes/{sandbox_id}/commands" },
+  /** One command */
+  get_command: { method: "GET", path: "/v1/sandboxes/{sandbox_id}/commands/{command_id}" },
+  /** What a command wrote */
+  read_output: { method: "GET", path: "/v1/sandboxes/{sandbox_id}/commands/{command_id}/output" },
+  /** Write to its input */
+  write_stdin: { method: "POST", path: "/v1/sandboxes/{sandbox_id}/commands/{command_id}/stdin" },
+  /** End it with everything that it started */
+  kill_command: { method: "POST", path: "/v1/sandboxes/{sandbox_id}/commands/{command_id}/kill" },
+  /** Send a signal to its process group */
+  signal_command: { method: "POST", path: "/v1/sandboxes/{sandbox_id}/commands/{command_id}/signal" },
+  /** Change the size of its terminal */
+  resize_terminal: { method: "POST", path: "/v1/sandboxes/{sandbox_id}/commands/{command_id}/resize" },
+  /** A file's bytes */
+  read_file: { method: "GET", path: "/v1/sandboxes/{sandbox_id}/files" },
+  /** Write a file, with its parents */
+  write_file: { method: "PUT", path: "/v1/sandboxes/{sandbox_id}/files" },
+  /** Remove a file, or a directory with all that is in it */
+  remove_file: { method: "DELETE", path: "/v1/sandboxes/{sandbox_id}/files" },
+  /** What is at a path; of a link, the link itself */
+  file_info: { method: "GET", path: "/v1/sandboxes/{sandbox_id}/files/info" },
+  /** What is in a directory */
+  list_files: { method: "GET", path: "/v1/sandboxes/{sandbox_id}/files/list" },
+  /** A directory as tar */
+  download_directory: { method: "GET", path: "/v1/sandboxes/{sandbox_id}/files/archive" },
+  /** Unpack tar into a directory, which is made */
+  upload_directory: { method: "PUT", path: "/v1/sandboxes/{sandbox_id}/files/archive" },
+  /** Make a directory with its parents */
+  make_directory: { method: "POST", path: "/v1/sandboxes/{sandbox_id}/files/directory" },
+  /** Give something another name, over what has that name */
+  move_file: { method: "POST", path: "/v1/sandboxes/{sandbox_id}/files/move" },
 } as const;
 
 /** Name of an operation. */

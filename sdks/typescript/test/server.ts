@@ -15,6 +15,11 @@ export const url = named("AGENTBOX_TEST_URL");
 export const narrowUrl = named("AGENTBOX_TEST_NARROW_URL");
 /** Keys of two callers of the narrow server. */
 export const keys = named("AGENTBOX_TEST_KEYS").split(",");
+/** The words of the command `agentbox`. */
+export const agentbox = named("AGENTBOX_TEST_COMMAND").split(" ");
+/** A server for sandboxes, which needs a key. */
+export const keptUrl = named("AGENTBOX_TEST_KEPT_URL");
+export const keptKey = named("AGENTBOX_TEST_KEPT_KEY");
 
 export function client(options?: ConnectionOptions): AgentboxClient {
   return new AgentboxClient(url, options);
