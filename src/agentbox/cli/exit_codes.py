@@ -18,6 +18,8 @@ TRACE_INCOMPLETE = 5  # nothing was changed as far as the trace goes, but it has
 TRACE_NOT_TRUSTED = 6  # no key that is trusted here signed the trace
 NOT_A_TRACE = 7
 NOT_ARMED = 70  # the guard could not be armed, and nothing else would hold the command
+NOT_EXECUTABLE = 126  # as shells say it
+NO_PROGRAM = 127
 INTERRUPTED = 130  # Ctrl-C, as after signal 2
 
 MEANINGS: dict[int, str] = {
@@ -31,6 +33,8 @@ MEANINGS: dict[int, str] = {
     TRACE_NOT_TRUSTED: "no key that is trusted here signed the trace (`agentbox verify`, `replay`)",
     NOT_A_TRACE: "the file is no trace (`agentbox verify`, `replay`)",
     NOT_ARMED: "the guard could not be armed, and nothing else would hold the command (`--isolation guard`)",
+    NOT_EXECUTABLE: "the program may not be executed in the box (`agentbox sandbox exec`)",
+    NO_PROGRAM: "the box has no such program (`agentbox sandbox exec`)",
     INTERRUPTED: "interrupted (Ctrl-C)",
 }
 

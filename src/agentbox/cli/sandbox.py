@@ -6,14 +6,14 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from agentbox.cli import exit_codes
 from agentbox.cli.console import say
-from agentbox.cli.server_options import Server, run, server_options
+from agentbox.cli.sandbox_state import COMMANDS
+from agentbox.cli.server_options import Server, run, server_options, table
 
 _EXAMPLES = """
 \b
@@ -134,7 +134,7 @@ def ls(server: Server, *, as_json: bool, quiet: bool) -> None:
             )
             for one in found
         ]
-        _table(("ID", "STATUS", "BACKEND", "IMAGE", "WORKSPACE", "AGE", "UNUSED"), rows)
+        table(("ID", "STATUS", "BACKEND", "IMAGE", "WORKSPACE", "AGE", "UNUSED"), rows)
 
 
 @sandbox.command(epilog="\b\nExamples:\n  agentbox sandbox ps sbx-1f3a5c7e9b2d4f60\n")
@@ -142,8 +142,8 @@ def ls(server: Server, *, as_json: bool, quiet: bool) -> None:
 @server_options
 @_JSON
 def ps(server: Server, sandbox_id: str, *, as_json: bool) -> None:
-    """List the commands of a box: those that run, and the last that have ended."""
-    found = run(_about(server, sandbox_id, "GET", "/commands"))["commands"]
+    """List the commands of a box: what runs, and what ended last."""
+    found = run(server.about(sandbox_id, "GET", "/commands"))["commands"]
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
@@ -158,7 +158,7 @@ def ps(server: Server, sandbox_id: str, *, as_json: bool) -> None:
         )
         for one in found
     ]
-    _table(("COMMAND", "PID", "STATUS", "TIME", "OUTPUT", "WORDS"), rows)
+    table(("COMMAND", "PID", "STATUS", "TIME", "OUTPUT", "WORDS"), rows)
 
 
 def _state(command: dict[str, Any]) -> str:
@@ -190,23 +190,8 @@ Examples:
 def rm(server: Server, sandbox_ids: tuple[str, ...]) -> None:
     """Remove boxes with their files; a workspace that has a name stays."""
     for one in sandbox_ids:
-        run(_about(server, one, "DELETE", "", seconds=600.0))
+        run(server.about(one, "DELETE", "", seconds=600.0))
         click.echo(one)
-
-
-@sandbox.command(epilog="\b\nExamples:\n  agentbox sandbox reset sbx-1f3a5c7e9b2d4f60\n")
-@click.argument("sandbox_id", metavar="ID")
-@server_options
-def reset(server: Server, sandbox_id: str) -> None:
-    """Build a box anew around its files; what runs in it ends."""
-    run(_about(server, sandbox_id, "POST", "/reset", value={}, seconds=600.0))
-    click.echo(sandbox_id)
-
-
-async def _about(server: Server, sandbox_id: str, method: str, path: str, **how: Any) -> Any:
-    from agentbox.sandbox.remote import checked_id
-
-    return await server.ask(method, f"/{checked_id(sandbox_id)}{path}", **how)
 
 
 def _age(seconds: float) -> str:
@@ -214,18 +199,6 @@ def _age(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f}{unit}"
     return f"{seconds:.0f}s" if seconds >= 10 else f"{max(seconds, 0):.1f}s"
-
-
-def _table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    shown = [tuple(_shown(cell) for cell in row) for row in rows]
-    widths = [max(len(row[column]) for row in (titles, *shown)) for column in range(len(titles))]
-    for row in (titles, *shown):
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _shown(text: str) -> str:
-    """What a terminal can be shown: nothing of a box may steer it."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _leave(code: int) -> None:
@@ -306,3 +279,7 @@ def cp(server: Server, source: str, target: str) -> None:
     from agentbox.cli import sandbox_copy
 
     run(sandbox_copy.copy(server, source, target))
+
+
+for _command in COMMANDS:
+    sandbox.add_command(_command)

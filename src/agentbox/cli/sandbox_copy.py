@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from agentbox.cli import exit_codes
 from agentbox.cli.console import Progress, fail, say
+from agentbox.cli.server_options import amount
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,13 +135,3 @@ class Bar:
     def clear(self) -> None:
         """Remove the line."""
         self._progress.clear()
-
-
-def amount(size: int) -> str:
-    """Bytes for people: 512 B, 3.4 MB."""
-    value = float(size)
-    for unit in ("B", "KB", "MB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GB"

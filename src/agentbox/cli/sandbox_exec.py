@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentbox.cli import exit_codes
-from agentbox.cli.console import say
+from agentbox.cli.console import fail, say
 from agentbox.errors import SandboxError
 from agentbox.sandbox.writing import write_all
 
 if TYPE_CHECKING:
     from agentbox.cli.server_options import Server
+    from agentbox.sandbox.asynchronous import AsyncSandbox
     from agentbox.sandbox.core import SandboxCommand
 
 _PIECE_BYTES = 1 << 16
-_SHELLS = (("bash",), ("sh",))
 
 
 async def execute(
@@ -45,9 +45,11 @@ async def execute(
     timeout: float | None,
 ) -> int:
     """Run a command; the exit code to end with. Raises SandboxError, OSError."""
+    words = _without_dashes(words)
     box = await server.attach(sandbox_id)
     try:
-        command = await box.exec(
+        command = await _begin(
+            box,
             words[0] if len(words) == 1 else list(words),
             timeout=timeout,
             wait=0,
@@ -86,6 +88,21 @@ async def execute(
         await box.stop()
 
 
+def _without_dashes(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The words after `--`, which may stand before them."""
+    return words[1:] if words[:1] == ("--",) and len(words) > 1 else words
+
+
+async def _begin(box: AsyncSandbox, command: str | list[str], **how: Any) -> SandboxCommand:
+    """Start it; what cannot be started ends us as it would end a shell."""
+    try:
+        return await box.exec(command, **how)
+    except FileNotFoundError as error:
+        fail(f"{error.filename}: {error.strerror}", "", exit_codes.NO_PROGRAM)
+    except PermissionError as error:
+        fail(f"{error.filename}: {error.strerror}", "", exit_codes.NOT_EXECUTABLE)
+
+
 def _told(command: SandboxCommand, output: Mapping[str, bytearray]) -> dict[str, Any]:
     told: dict[str, Any] = {
         name: getattr(command, name) for name in ("exit_code", "signal", "timed_out", "lost", "cpu_ms")
@@ -102,19 +119,18 @@ def _told(command: SandboxCommand, output: Mapping[str, bytearray]) -> dict[str,
 
 async def shell(server: Server, sandbox_id: str, words: tuple[str, ...], *, cwd: str | None, user: str | None) -> int:
     """Relay this terminal; the exit code to end with. Raises SandboxError, OSError."""
+    words = _without_dashes(words)
     box = await server.attach(sandbox_id)
     try:
-        command: SandboxCommand | None = None
-        for argv in (words,) if words else _SHELLS:
+        how: dict[str, Any] = {"wait": 0, "stdin": True, "cwd": cwd, "user": user, "terminal": _size()}
+        how["env"] = {"TERM": _terminal_name()}
+        if words:
+            command = await _begin(box, list(words), **how)
+        else:
             try:
-                command = await box.exec(
-                    list(argv), wait=0, stdin=True, cwd=cwd, user=user, terminal=_size(), env={"TERM": _terminal_name()}
-                )
-                break
+                command = await box.exec(["bash"], **how)
             except FileNotFoundError:
-                if words or argv == _SHELLS[-1]:
-                    raise
-        assert command is not None
+                command = await _begin(box, ["sh"], **how)
         with _raw_terminal(wanted=True):
             feeding = asyncio.create_task(_feed(command))
             _follow_size(command)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,12 @@ class Server:
 
         return await AsyncSandbox.attach(sandbox_id, url=self.url, api_key=self.key)
 
+    async def about(self, sandbox_id: str, method: str, path: str, **how: Any) -> Any:
+        """The JSON of one answer about one sandbox. Raises as Line.ask."""
+        from agentbox.sandbox.remote import checked_id
+
+        return await self.ask(method, f"/{checked_id(sandbox_id)}{path}", **how)
+
     async def ask(self, method: str, path: str, **how: Any) -> Any:
         """The JSON of one answer about sandboxes. Raises as Line.ask."""
         line = self.line()
@@ -87,3 +93,25 @@ def lines_for_files() -> Iterator[None]:
             fail(f"{where}{error.strerror or error}", "", exit_codes.FAILURE)
         except ValueError as error:
             fail(str(error), "", exit_codes.USAGE)
+
+
+def table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """Print columns; nothing of a box may steer the terminal."""
+    shown = [tuple(_shown(cell) for cell in row) for row in rows]
+    widths = [max(len(row[column]) for row in (titles, *shown)) for column in range(len(titles))]
+    for row in (titles, *shown):
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _shown(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def amount(size: int) -> str:
+    """Bytes for people: 512 B, 3.4 MB."""
+    value = float(size)
+    for unit in ("B", "KB", "MB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GB"

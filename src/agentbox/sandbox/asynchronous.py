@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from agentbox.config import server_of_clients
-from agentbox.errors import SandboxError
+from agentbox.errors import NotFoundError, SandboxError
 from agentbox.models import Denial, Enforcement, Limits
 from agentbox.sandbox.core import SandboxCommand, SandboxCore, SandboxFiles
 from agentbox.sandbox.fetching import Fetched
@@ -155,6 +155,17 @@ class AsyncSandbox:
     def commands(self) -> tuple[SandboxCommand, ...]:
         """Those that run, and the last that have ended."""
         return self.core.commands
+
+    async def find_commands(self) -> tuple[SandboxCommand, ...]:
+        """All that are known of it; of a box behind a server also those that other clients started."""
+        return await self.core.find_commands()
+
+    async def find_command(self, command_id: str) -> SandboxCommand:
+        """The command of a box behind a server that has this id. Raises NotFoundError."""
+        for command in await self.core.find_commands():
+            if getattr(command, "id", None) == command_id:
+                return command
+        raise NotFoundError(f"no command {command_id!r}", hint="`find_commands()` gives those that are known")
 
     # ---- the shell tools
 

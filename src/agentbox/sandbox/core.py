@@ -162,6 +162,9 @@ class SandboxCore(Protocol):
     def commands(self) -> tuple[SandboxCommand, ...]:
         """Those that run, and the last that have ended."""
 
+    async def find_commands(self) -> tuple[SandboxCommand, ...]:
+        """All that are known of it, whoever started them."""
+
     async def shell(self, tool: str, *arguments: Any) -> ShellResult:
         """The answer of the shell tool "exec", "wait" or "kill"."""
 

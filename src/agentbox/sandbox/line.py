@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from agentbox import errors
-from agentbox.errors import AgentboxError, PolicySyntaxError, SandboxError, SandboxGoneError
+from agentbox.errors import AgentboxError, NotFoundError, PolicySyntaxError, SandboxError, SandboxGoneError
 from agentbox.sdk.errors import AgentboxHTTPError, LostConnectionError, NoServerError
 from agentbox.sdk.http1 import Answer, Body
 from agentbox.sdk.transport import DEFAULT_TIMEOUT_SECONDS, Transport
@@ -156,8 +156,10 @@ def _as_local(error: AgentboxHTTPError, about: str) -> Exception:
     if name := body.get("errno"):
         number = getattr(errno, str(name), errno.EIO)
         return OSError(number, os.strerror(number), str(body.get("path") or about or message))
-    if error.code in ("sandbox_gone", "not_found"):
+    if error.code == SandboxGoneError.code:
         return SandboxGoneError(message, hint=hint)
+    if error.code == NotFoundError.code and message.startswith("No sandbox"):
+        return SandboxGoneError(message, hint="`agentbox sandbox ls` lists those of this key")
     if error.code == PolicySyntaxError.code:
         place = _PLACE.match(message)
         path, line, column, problem = place.groups() if place else ("<policy>", "1", "1", message)

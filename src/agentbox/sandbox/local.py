@@ -380,6 +380,10 @@ class LocalSandbox(Stateful):
         """Those that run, and the last that have ended."""
         return self._commands.known
 
+    async def find_commands(self) -> tuple[Command, ...]:
+        """The same: nobody else starts any."""
+        return self.commands
+
     # ---- the shell tools
 
     async def shell(self, tool: str, *arguments: Any) -> ShellResult:

@@ -307,6 +307,10 @@ class Sandbox:
             )
         )
 
+    def find_commands(self) -> tuple[Command, ...]:
+        """All that are known of it; of a box behind a server also those that other clients started."""
+        return tuple(Command(one) for one in call(self.asynchronous.find_commands()))
+
     def shell(self, tool: str, *arguments: Any) -> ShellResult:
         """The answer of the shell tool "exec", "wait" or "kill" as data."""
         return call(self.asynchronous.shell(tool, *arguments))

@@ -59,6 +59,9 @@ class AwaitedSandbox(Awaited):
     def exec(self, *args: Any, **how: Any) -> AwaitedCommand:
         return AwaitedCommand(call(self._inner.exec(*args, **how)))
 
+    def find_commands(self) -> list[AwaitedCommand]:
+        return [AwaitedCommand(one) for one in call(self._inner.find_commands())]
+
     def fork(self, count: int = 1) -> list[AwaitedSandbox]:
         return [AwaitedSandbox(one) for one in call(self._inner.fork(count))]
 
@@ -87,6 +90,7 @@ class Face:
 
     def __init__(self, name: str, url: str, api_key: str) -> None:
         self.name = name
+        self.url = url
         self.over_http = "http" in name
         self._asynchronous = "async" in name
         self._server: dict[str, Any] = {"url": url, "api_key": api_key} if self.over_http else {"url": ""}

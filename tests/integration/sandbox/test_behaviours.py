@@ -4,7 +4,6 @@ of this process and with one behind a real server."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -14,9 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from agentbox.errors import PolicySyntaxError, SandboxError, SandboxGoneError
+from agentbox.errors import NotFoundError, PolicySyntaxError, SandboxError, SandboxGoneError
 from agentbox.models import Layer
 from tests.conftest import REPOSITORY
 from tests.integration.commands import agentbox
@@ -408,6 +408,86 @@ def test_a_sandbox_that_does_not_run_says_so(face: Face) -> None:
         box.stop()
 
 
+# ---- its state
+
+
+def test_a_snapshot_brings_files_back(box: Any) -> None:
+    box.files.write("state/f", "one")
+    taken = box.snapshot("before")
+    box.files.write("state/f", "two")
+    box.files.make_directory("state/more")
+    box.restore(taken.snapshot_id)
+    assert box.files.read("state/f") == b"one"
+    assert not box.files.exists("state/more")
+    assert [(one.snapshot_id, one.name) for one in box.snapshots()] == [(taken.snapshot_id, "before")]
+    box.delete_snapshot(taken.snapshot_id)
+    assert box.snapshots() == []
+    with pytest.raises(NotFoundError):
+        box.restore(taken.snapshot_id)
+
+
+def test_forks_have_the_files_and_go_their_own_ways(box: Any) -> None:
+    box.files.write("forked", "one")
+    forks = box.fork(2)
+    try:
+        assert [fork.files.read("forked") for fork in forks] == [b"one", b"one"]
+        assert forks[0].exec("echo two >forked; cat forked").stdout == b"two\n"
+        assert [one.files.read("forked") for one in (forks[1], box)] == [b"one", b"one"]
+    finally:
+        for fork in forks:
+            fork.stop()
+
+
+def test_a_box_pauses_where_its_backend_can(box: Any) -> None:
+    command = box.exec("while :; do echo x; sleep 0.02; done", wait=0)
+    command.more(0)
+    try:
+        box.pause()
+    except SandboxError as error:
+        assert "pause" in str(error)
+        return
+    assert box.paused
+    seen = len(command.stdout)
+    pause(0.2)
+    assert len(command.stdout) == seen
+    box.resume()
+    command.more(seen)
+    assert len(command.stdout) > seen
+    assert command.kill() == 0
+
+
+def test_a_trace_can_be_taken_and_verified(box: Any, face: Face, kept_server: RunningServer, place: Path) -> None:
+    assert box.fetch_trace(place) == place.stat().st_size > 0
+    state = kept_server.state_dir if face.over_http else os.environ["AGENTBOX_STATE_DIR"]
+    done = agentbox("verify", str(place), AGENTBOX_STATE_DIR=str(state))
+    # It is still being written, and says so.
+    assert done.exit_code in (0, 5), done.stdout + done.stderr
+
+
+def test_another_client_finds_the_sandbox_and_its_commands(face: Face) -> None:
+    if not face.over_http:
+        with pytest.raises(SandboxError, match="neither kept nor found"):
+            face.make(keep=True)
+        return
+    first = face.start(keep=True)
+    first.files.write("left", "here")
+    number = first.container_id
+    first.exec("echo done")
+    first.stop()
+    second = face.attach(number)
+    assert second.files.read("left") == b"here"
+    assert [command.stdout for command in second.find_commands()] == [b"done\n"]
+    second.stop()
+    last = face.start(sandbox_id=number)
+    assert last.exec("cat left").stdout == b"here"
+    with httpx.Client(base_url=face.url, headers={"Authorization": f"Bearer {KEY}"}) as client:
+        assert client.delete(f"/v1/sandboxes/{number}", timeout=60).status_code == 204
+    with pytest.raises(SandboxGoneError):
+        last.exec("true")
+    with pytest.raises(SandboxGoneError):
+        face.attach(number)
+
+
 def until(true: Callable[[], object], seconds: float = 30.0) -> None:
     """Wait for something."""
     deadline = time.monotonic() + seconds
@@ -418,6 +498,3 @@ def until(true: Callable[[], object], seconds: float = 30.0) -> None:
 def pause(seconds: float) -> None:
     """Let time go by that something is to be idle for."""
     time.sleep(seconds)
-
-
-__all__ = ["agentbox", "contextlib"]
