@@ -18,6 +18,8 @@ import httpx
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
+# Sandboxes that a test leaves end soon after its server.
+KEEPER = {"AGENTBOX_KEEPER_LINGER_SECONDS": "3"}
 _LISTENING = re.compile(r"listening on (http://\S+)")
 
 
@@ -80,7 +82,7 @@ def launch(
     """
     process = subprocess.Popen(
         [*command, "-m", "agentbox.cli.main", "serve", "--port", "0", *arguments],
-        env=clean_environment({"AGENTBOX_STATE_DIR": str(state_dir), **environment}),
+        env=clean_environment({"AGENTBOX_STATE_DIR": str(state_dir), **KEEPER, **environment}),
         cwd=state_dir,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -136,8 +136,7 @@ class Volumes:
         """Remove one, also a kept one. Raises WorkspaceError."""
         self.snapshots.forget(workspace.key, all_of_them=workspace.kept)
         self._ground.remove(workspace.path)
-        if workspace.kept:
-            (self._marks / workspace.key.replace("/", ".", 1)).unlink(missing_ok=True)
+        (self._marks / workspace.key.replace("/", ".", 1)).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             workspace.path.parent.rmdir()
 

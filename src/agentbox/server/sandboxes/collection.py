@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from agentbox.sandbox.options import SandboxOptions, read_options
 from agentbox.server.sandboxes.backends import chosen_backend
 from agentbox.server.sandboxes.journal import Journal, SandboxRow
 from agentbox.server.sandboxes.kept import KeptSandbox, Whereabouts
-from agentbox.server.sandboxes.kinds import RUNNING
+from agentbox.server.sandboxes.kinds import RESOURCES, RUNNING
 from agentbox.workspace.removal import remove_tree
 from agentbox.workspace.vault import owner_directory
 from agentbox.workspace.volumes import Volumes, close_volumes, open_volumes
@@ -27,6 +28,12 @@ from agentbox.workspace.volumes import Volumes, close_volumes, open_volumes
 _ID = re.compile(r"sbx-[0-9a-f]{16}\Z")
 # A fork has a workspace of its own.
 _NOT_FORKED = ("workspace", "snapshot_id")
+_UNKNOWN: dict[str, Any] = {
+    "status": RUNNING,
+    "why_gone": "",
+    "rebuilt": 0,
+    "enforcement": dict.fromkeys(RESOURCES, "none"),
+}
 _LOST = "the keeper process ended, and the box with it"
 _log = logging.getLogger("agentbox.server")
 
@@ -124,7 +131,7 @@ class Sandboxes:
         return [one for one in made if isinstance(one, KeptSandbox)]
 
     async def _begin(self, owner: str, wanted: dict[str, Any], content: Path | None = None) -> KeptSandbox:
-        facts: dict[str, Any] = {"wanted": wanted, "status": RUNNING, "why_gone": "", "rebuilt": 0}
+        facts = {**_UNKNOWN, "wanted": wanted}
         row = SandboxRow(f"sbx-{secrets.token_hex(8)}", owner, time.time(), facts)
         self._beginning[row.id] = owner
         try:
@@ -178,6 +185,7 @@ class Sandboxes:
         of_owner = owner_directory(row.owner)
         if not _ID.match(row.id):
             raise ValueError(f"{row.id!r} is no id of a sandbox")
+        row = replace(row, facts={**_UNKNOWN, **row.facts})
         where = Whereabouts(self._root / of_owner / row.id, f"of-{of_owner}", f"boxes-{of_owner}")
         return KeptSandbox(row, self._options(row.facts["wanted"]), where, self._journal)
 

@@ -18,6 +18,7 @@ LOG = "keeper.log"
 OWNER_HEADER = b"x-agentbox-owner"
 PRESENCE_PATH = "/presence"
 _BACKLOG = 512
+_LARGEST_LOG_BYTES = 4 << 20
 _CREDENTIALS = struct.Struct("3i")
 # The kernel's bound for the path of a UNIX socket, less some room.
 _LONGEST_PATH = 100
@@ -53,6 +54,9 @@ class KeeperSocket:
         except BlockingIOError:
             os.close(fd)
             return False
+        # For people, and for who looks after it.
+        os.ftruncate(fd, 0)
+        os.write(fd, f"{os.getpid()}\n".encode())
         return True
 
     def listen(self) -> socket.socket:
@@ -83,9 +87,6 @@ class KeeperSocket:
         if os.fstat(fd).st_size > _LARGEST_LOG_BYTES:
             os.ftruncate(fd, 0)
         return fd
-
-
-_LARGEST_LOG_BYTES = 4 << 20
 
 
 def is_ours(sock: socket.socket) -> bool:
