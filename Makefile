@@ -20,6 +20,7 @@ S3_VENV := .venv-s3
 RIVALS_VENV := .venv-rivals
 TYPESCRIPT := sdks/typescript
 SCIENCE_VENV := .venv-science
+JUDGES_VENV := .venv-judges
 # Seconds for each parser in `make test`; `make fuzz` runs far longer.
 FUZZ_SLICE := 8
 # Emulated, so slow; they touch nothing of this host and run beside the others.
@@ -41,6 +42,7 @@ serve: $(VENV)/.server ## start the API on 127.0.0.1:8080 (AGENTBOX_* settings a
 test: system-packages $(VENV)/.dev vm-kernel docker-image $(S1_VENV)/.ready $(SCIENCE_VENV)/.ready $(TYPESCRIPT)/node_modules/.ready ## install what the tests need and run all of them
 	@export AGENTBOX_TEST_S1_PYTHON="$(CURDIR)/$(S1_VENV)/bin/python"; \
 	export AGENTBOX_TEST_SCIENCE_PYTHON="$(CURDIR)/$(SCIENCE_VENV)/bin/python"; \
+	export AGENTBOX_TEST_JUDGES_PYTHON="$(CURDIR)/$(JUDGES_VENV)/bin/python"; \
 	if [ -n "$(PYTEST_ARGS)" ]; then exec $(VENV)/bin/pytest -ra $(PYTEST_ARGS); fi; \
 	log=$$(mktemp) code=0; \
 	{ $(VENV)/bin/pytest -ra -p no:cacheprovider $(VM_TESTS) || code=$$?; \
@@ -82,10 +84,9 @@ fuzz: $(VENV)/.dev ## feed every parser of hostile bytes with mutated input, 5 m
 soak: $(VENV)/.dev docker-image ## use and abuse sandboxes for minutes, killed at random: nothing lost, nothing left (SEED=1, SOAK_ARGS="--size 0.1 --json FILE")
 	$(VENV)/bin/python -m tests.soak $(if $(SEED),--seed $(SEED)) $(SOAK_ARGS)
 
-judges: ## let others' conformance suites judge sandboxes; JUDGED=gvisor for another backend than jail
-	@test -x .venv-judges/bin/python || $(PYTHON) -m venv .venv-judges
-	.venv-judges/bin/pip install -q . inspect_ai 'deepagents==0.6.12' langchain-tests pytest pytest-asyncio
-	.venv-judges/bin/python -m pytest -q --noconftest tests/judges/inspect_checks.py tests/judges/deepagents_checks.py
+judges: $(JUDGES_VENV)/.ready docker-image ## let others' conformance suites judge sandboxes of every backend (JUDGED=gvisor for one)
+	@AGENTBOX_TEST_JUDGES_PYTHON="$(CURDIR)/$(JUDGES_VENV)/bin/python" AGENTBOX_TEST_JUDGED="$(or $(JUDGED),all)" \
+	$(VENV)/bin/pytest -ra -p no:cacheprovider tests/judges
 
 docs: $(VENV)/.dev ## write the parts of the documentation, and the types of the TypeScript package, that follow from the code
 	$(VENV)/bin/python -m tests.docs.render
@@ -152,6 +153,13 @@ $(TYPESCRIPT)/node_modules/.ready: $(TYPESCRIPT)/package.json $(TYPESCRIPT)/pack
 		npm ci --prefix $(TYPESCRIPT) --ignore-scripts --no-audit --no-fund --loglevel error >/dev/null; \
 		touch $@; \
 	fi
+
+# Others' suites that judge sandboxes; agentbox itself is used from its source.
+$(JUDGES_VENV)/.ready: requirements/judges.txt requirements/find-python
+	@$(call make-venv,$(JUDGES_VENV))
+	@echo "agentbox: installing others' conformance suites into $(JUDGES_VENV) (first time only)"
+	@$(JUDGES_VENV)/bin/python -m pip install $(PIP_FLAGS) --no-deps -r requirements/judges.txt
+	@touch $@
 
 system-packages:
 	@bash requirements/install-system-packages requirements/system.txt

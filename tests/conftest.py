@@ -138,16 +138,17 @@ def docker_engine() -> Iterator[docker_engine_of_host.TestEngine]:
 @pytest.fixture(scope="session")
 def s1_python() -> str:
     """The Python of an environment that holds the old HTTP service's client; `make test` prepares it."""
-    return _interpreter("AGENTBOX_TEST_S1_PYTHON")
+    return interpreter("AGENTBOX_TEST_S1_PYTHON")
 
 
 @pytest.fixture(scope="session")
 def science_python() -> str:
     """The Python of an environment that holds numpy, pandas and matplotlib; `make test` prepares it."""
-    return _interpreter("AGENTBOX_TEST_SCIENCE_PYTHON")
+    return interpreter("AGENTBOX_TEST_SCIENCE_PYTHON")
 
 
-def _interpreter(variable: str) -> str:
+def interpreter(variable: str) -> str:
+    """The Python that a variable names, which `make test` prepares."""
     path = os.environ.get(variable, "")
     if not shutil.which(path):
         pytest.skip(f"{variable} names no Python; `make test` prepares one")

@@ -10,6 +10,9 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+# What an agent writes before it takes the place of a file; one that is killed cannot take it away.
+_HALF_WRITTEN = ".agentbox-"
+
 
 class Ledger:
     """Paths relative to the workspace, and the SHA-256 of what each holds."""
@@ -59,6 +62,8 @@ class Ledger:
         for directory, _, names in os.walk(self.root):
             for name in names:
                 path = Path(directory, name)
+                if name.startswith(_HALF_WRITTEN):
+                    continue
                 yield str(path.relative_to(self.root)), sha256(path.read_bytes())
 
 

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from tests.soak import sandboxes
+from tests.soak import sandboxes, states
 from tests.soak.section import Section
 
-SECTIONS = (Section("sandboxes", "commands in many sandboxes whose boxes are killed at random", sandboxes.work),)
+SECTIONS = (
+    Section("sandboxes", "commands in many sandboxes whose boxes are killed at random", sandboxes.work),
+    Section("states", "sandboxes paused, restarted, forked, kept and restored at random", states.work),
+)
