@@ -211,15 +211,9 @@ async def _counted(pieces: AsyncIterator[bytes], tell: Callable[[int], None]) ->
 
 
 def _named(name: str, path: str) -> dict[str, str]:
-    """A path as a request has it: text, or base64 for a name that is no UTF-8."""
     if "\0" in path:
         raise ValueError("a path cannot hold a zero byte")
-    whole = absolute(path)
-    try:
-        whole.encode()
-    except UnicodeEncodeError:
-        return {f"{name}_b64": base64.b64encode(whole.encode("utf-8", "surrogateescape")).decode()}
-    return {name: whole}
+    return {name: absolute(path)}
 
 
 async def _pieces(data: Iterable[bytes]) -> AsyncIterator[bytes]:

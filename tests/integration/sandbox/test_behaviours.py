@@ -441,11 +441,7 @@ def test_forks_have_the_files_and_go_their_own_ways(box: Any) -> None:
 def test_a_box_pauses_where_its_backend_can(box: Any) -> None:
     command = box.exec("while :; do echo x; sleep 0.02; done", wait=0)
     command.more(0)
-    try:
-        box.pause()
-    except SandboxError as error:
-        assert "pause" in str(error)
-        return
+    box.pause()
     assert box.paused
     seen = len(command.stdout)
     pause(0.2)
@@ -459,7 +455,7 @@ def test_a_box_pauses_where_its_backend_can(box: Any) -> None:
 def test_a_trace_can_be_taken_and_verified(box: Any, face: Face, kept_server: RunningServer, place: Path) -> None:
     assert box.fetch_trace(place) == place.stat().st_size > 0
     state = kept_server.state_dir if face.over_http else os.environ["AGENTBOX_STATE_DIR"]
-    done = agentbox("verify", str(place), AGENTBOX_STATE_DIR=str(state))
+    done = agentbox("verify", str(place), environment={"AGENTBOX_STATE_DIR": str(state)})
     # It is still being written, and says so.
     assert done.exit_code in (0, 5), done.stdout + done.stderr
 
