@@ -108,6 +108,8 @@ class Command:
                 self._killed.set_result(frames.read_number(payload))
         elif kind is ToHost.CLOSED:
             self._closed.set()
+            if self.record is not None:
+                self.record.closed(self)
         elif kind is ToHost.OVER:
             self._finish()
         elif kind is ToHost.FAILED:
@@ -144,7 +146,7 @@ class Command:
         self._closed.set()
         self._over.set()
         if self.record is not None:
-            self.record.over(self)
+            self.record.closed(self)
         self._changed.set()
         if self._killed is not None and not self._killed.done():
             self._killed.set_result(0)

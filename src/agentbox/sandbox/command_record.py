@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What a trace says of one command: what it wrote, how it ended, what ended it.
 
-A command may take no longer than a millisecond, so what can wait is done by the thread that writes the trace.
+A command may take no longer than a millisecond, so what can wait is done by the thread that writes the trace. How a
+command ended is what the agent in the box says: the guest's word, and recorded as that.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    # Operation; arguments, or what gives them later; process in the box.
-    Note = Callable[[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]], int | None], None]
+    from agentbox.trace.record import Origin
+
+    # Operation; arguments, or what gives them later; process in the box; who says so.
+    Note = Callable[[str, Mapping[str, Any] | Callable[[], Mapping[str, Any]], int | None, Origin], None]
 
 
 _UNHASHED_BYTES = 8192
@@ -92,7 +95,7 @@ class CommandRecord:
     def failed(self, error: BaseException) -> None:
         """It could not be started."""
         what = {"error": str(error) or type(error).__name__, "errno": getattr(error, "errno", None)}
-        self._note("command.failed", {"command": self._number, **_known(what)}, None)
+        self._note("command.failed", {"command": self._number, **_known(what)}, None, "guest")
 
     def ended(self, command: Ended) -> None:
         """Its process has ended."""
@@ -113,22 +116,22 @@ class CommandRecord:
             }
             return {"command": number, **_known(facts), **_all(output)}
 
-        self._note("command.end", args, command.pid)
+        self._note("command.end", args, command.pid, "guest")
 
-    def over(self, command: Ended) -> None:
-        """Nothing that it started runs any more. What was left running may have written."""
+    def closed(self, command: Ended) -> None:
+        """Nobody holds its output any more. What it left running may have written."""
         if not self._told:
             self._told = True
-            self._note("command.output", {"command": self._number, **_all(self._output())}, command.pid)
+            self._note("command.output", {"command": self._number, **_all(self._output())}, command.pid, "guest")
 
     def signalled(self, number: int, pid: int | None) -> None:
         """Its process group was sent a signal."""
-        self._note("command.signal", {"command": self._number, "signal": number}, pid)
+        self._note("command.signal", {"command": self._number, "signal": number}, pid, "supervisor")
 
     def killed(self, grace_seconds: float, left: int | None, pid: int | None) -> None:
         """It was ended with everything that it started; so many processes are left, None where nobody said."""
         args = {"command": self._number, "grace_seconds": grace_seconds, "left": left}
-        self._note("command.kill", args, pid)
+        self._note("command.kill", args, pid, "supervisor")
 
     def _output(self) -> list[tuple[str, Callable[[], tuple[int, str]]]]:
         return [(name, stream.now()) for name, stream in self._streams.items()]

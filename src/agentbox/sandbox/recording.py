@@ -71,10 +71,17 @@ class Recording:
 
     # ---- what its owner does
 
-    def note(self, op: str, args: Mapping[str, Any] | Callable[[], Mapping[str, Any]], pid: int | None = None) -> None:
-        """Record something that the owner did or saw. `args` are not changed any more; or they are called for later."""
+    def note(
+        self,
+        op: str,
+        args: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
+        pid: int | None = None,
+        origin: Origin = "supervisor",
+    ) -> None:
+        """Record something that the owner did or saw, or, with `guest`, what the agent in the box says. `args` are not
+        changed any more; or they are called for later."""
         if self.log is not None:
-            self.log.append("observe", op, args, pid=pid)
+            self.log.append("observe", op, args, pid=pid, origin=origin)
 
     def command(self, args: Callable[[], Mapping[str, Any]]) -> CommandRecord | None:
         """Record that a command is about to be started; what becomes of it is told to what this gives."""

@@ -54,6 +54,12 @@ def test_a_command_is_recorded_before_it_runs_and_when_it_has_ended(sandbox: San
     assert (end["stdout_bytes"], end["stdout_sha256"]) == (5, hashlib.sha256(b"told\n").hexdigest())
     assert (end["stderr_bytes"], end["stderr_sha256"]) == (6, hashlib.sha256(b"apart\n").hexdigest())
     assert end["cpu_us"] >= 0
+    assert {entry.op: entry.origin for entry in found if entry.op.startswith("command.")} == {
+        **{entry.op: "guest" for entry in found if entry.op in ("command.end", "command.output", "command.failed")},
+        **{
+            entry.op: "supervisor" for entry in found if entry.op in ("command.start", "command.kill", "command.signal")
+        },
+    }
 
 
 def test_kills_files_and_tools_are_recorded(sandbox: Sandbox) -> None:
