@@ -55,7 +55,7 @@ class LocalSandbox(Stateful):
         self.editing = asyncio.Lock()
         self.bash_session = BashSession(self)
         self.recording = Recording()
-        policy = SandboxPolicy(options.policy) if options.policy is not None else None
+        policy = SandboxPolicy(*options.policies) if options.policies else None
         self._holding = Holding(policy, lambda: self.recording)
         self._own_environment: dict[str, str] | None = None
         self._trace_file: TraceFile | None = None

@@ -35,6 +35,12 @@ class SandboxOptions:
     max_lifetime: float | None
     trace: bool | str | os.PathLike[str] | None = None
     snapshot: str | None = None
+    ceiling: str | None = None
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The texts of which each must allow: the sandbox's own, and that of an operator."""
+        return tuple(text for text in (self.policy, self.ceiling) if text is not None)
 
 
 def read_options(
@@ -55,8 +61,10 @@ def read_options(
     spool_bytes: int = DEFAULT_BYTES,
     trace: bool | str | os.PathLike[str] | None = None,
     snapshot: str | None = None,
+    ceiling: str | None = None,
 ) -> SandboxOptions:
-    """The options that these arguments say. Raises SandboxError."""
+    """The options that these arguments say; `ceiling` is the text of an operator's policy. Raises SandboxError,
+    PolicyError."""
     if user not in ("agent", "root"):
         raise SandboxError(f"user={user!r} is not known in a sandbox", hint='use "agent" or "root"')
     if pids_limit < _FEWEST_PIDS:
@@ -69,9 +77,10 @@ def read_options(
         disk_mb=megabytes(disk, "disk"),
         max_output_bytes=spool_bytes,
     )
-    if policy is not None:
+    texts = [text for text in (policy, ceiling) if text is not None]
+    if texts:
         # Read once more where the box is; here for its limits, and for faults that can be told at once.
-        limits = SandboxPolicy(policy).limits(limits)
+        limits = SandboxPolicy(*texts).limits(limits)
         if limits.timeout_seconds < _NO_TIMEOUT_SECONDS:
             max_lifetime = min(limits.timeout_seconds, max_lifetime or limits.timeout_seconds)
     return SandboxOptions(
@@ -87,4 +96,5 @@ def read_options(
         max_lifetime,
         trace,
         snapshot,
+        ceiling,
     )

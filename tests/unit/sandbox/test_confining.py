@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agentbox.errors import PolicyError, PolicySyntaxError
+from agentbox.errors import ConfigError, PolicyError, PolicySyntaxError
 from agentbox.models import Enforcement, Layer, Limits
+from agentbox.sandbox.ceiling import read_ceiling
 from agentbox.sandbox.confining import SandboxPolicy, give_back
 from agentbox.sandbox.options import read_options
 
@@ -139,3 +140,26 @@ def test_of_two_policies_each_must_grant(workspace: Path) -> None:
     assert dict(confined.view.shown) == {"/work": False, "/work/src": True}
     assert confined.programs is not None
     assert len(confined.programs) == 1
+
+
+def test_an_operators_policy_is_read_with_what_it_includes_and_narrows_every_sandbox(tmp_path: Path) -> None:
+    (tmp_path / "more.policy").write_text("env: CI\n")
+    (tmp_path / "top.policy").write_text("include: more.policy\nread: .\nlimits: pids=32\n")
+    ceiling = read_ceiling(tmp_path / "top.policy")
+    options = read_options(policy="write: .\nnet: a.test\n", ceiling=ceiling)
+    assert options.limits.pids == 32
+    policy = SandboxPolicy(*options.policies)
+    assert not policy.has_way_out, "the operator grants none"
+    assert policy.denial_of_variable("TOKEN") is not None
+    confined = policy.confine(str(tmp_path), options.limits)
+    assert confined.view is not None
+    assert dict(confined.view.shown) == {"/work": False}
+
+
+def test_an_operators_policy_with_a_fault_is_a_setting_with_a_fault(tmp_path: Path) -> None:
+    assert read_ceiling(None) is None
+    with pytest.raises(ConfigError, match="AGENTBOX_POLICY_CEILING"):
+        read_ceiling(tmp_path / "none")
+    (tmp_path / "bad").write_text("wirte: out\n")
+    with pytest.raises(ConfigError, match=r"AGENTBOX_POLICY_CEILING.*wirte"):
+        read_ceiling(tmp_path / "bad")

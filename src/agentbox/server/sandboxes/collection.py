@@ -16,6 +16,7 @@ from typing import Any
 
 from agentbox.config import Settings
 from agentbox.errors import AgentboxError, NotFoundError, OverloadedError, QuotaExceededError
+from agentbox.sandbox.ceiling import read_ceiling
 from agentbox.sandbox.options import SandboxOptions, read_options
 from agentbox.server.sandboxes.backends import chosen_backend
 from agentbox.server.sandboxes.journal import Journal, SandboxRow
@@ -44,6 +45,7 @@ class Sandboxes:
     def __init__(self, settings: Settings, journal: Journal) -> None:
         self.settings = settings
         self._journal = journal
+        self._ceiling: str | None = None
         self._all: dict[str, KeptSandbox] = {}
         self._beginning: dict[str, str] = {}
         self._state = settings.resolved_state_dir()
@@ -55,6 +57,7 @@ class Sandboxes:
     async def open(cls, settings: Settings) -> Sandboxes:
         """Know what the journal knows. Raises ConfigError."""
         sandboxes = cls(settings, await asyncio.to_thread(Journal, settings.resolved_state_dir()))
+        sandboxes._ceiling = await asyncio.to_thread(read_ceiling, settings.policy_ceiling)
         for row in sandboxes._journal.sandboxes():
             try:
                 sandbox = sandboxes._make(row)
@@ -204,6 +207,7 @@ class Sandboxes:
             exec_timeout=wanted.get("exec_timeout_seconds", 60.0),
             backend=wanted["backend"],
             policy=wanted.get("policy"),
+            ceiling=self._ceiling,
             workspace=wanted.get("workspace"),
             env=wanted.get("env"),
             user=wanted.get("user", "agent"),
