@@ -113,43 +113,46 @@ def recording_of(entries: Iterable[Entry]) -> Recording:
     """What a trace tells, whatever it is."""
     found = Recording()
     for entry in entries:
-        if entry.kind == "meta":
-            if entry.op == record.RUN_START and not found.start:
-                found.start = entry.args
-            elif entry.op == record.RUN_END:
-                found.end, found.end_index = entry.args, entry.i
-            continue
-        _add(found, entry)
+        add(found, entry)
     return found
 
 
-def _add(found: Recording, entry: Entry) -> None:
+def add(found: Recording, entry: Entry) -> list[Step] | None:
+    """Take a record into a recording. The steps to which it was added where it is one step
+    and nothing else: another record that differs only in its place is one more of the same."""
+    if entry.kind == "meta":
+        if entry.op == record.RUN_START and not found.start:
+            found.start = entry.args
+        elif entry.op == record.RUN_END:
+            found.end, found.end_index = entry.args, entry.i
+        return None
     lane = entry.lane or MAIN
     if entry.kind == "deny":
         if entry.origin in ("guest", "supervisor") and is_compared(lane):
             found.denials.setdefault(denied_of(entry.op, entry.args), entry.i)
-        return
+        return None
     if entry.op == FILE_WRITTEN and entry.origin == "supervisor":
         found.written[str(entry.args.get("path"))] = (entry.i, entry.args)
-        return
+        return None
     if entry.origin == "gateway" and entry.op == "net.connect":
         found.reached.add((str(entry.args.get("host")), entry.args.get("port")))
     if entry.origin != "guest":
-        return
+        return None
     if entry.op == PROC_RESULT:
         spawn = entry.args.get("spawn")
         if type(spawn) is int:
             found.spawned[spawn] = entry.args
-        return
+        return None
     if not is_compared(lane) or entry.op.startswith("hook."):
-        return
+        return None
     steps = found.lanes.setdefault(lane, [])
     if entry.op == CLOCK_VALUES:
         calls = entry.args.get("calls")
         for call in calls if isinstance(calls, list) else ():
             steps += [Step(entry.i, "clock", entry.op, {}, call=one) for one in calls_of(call)]
-        return
+        return None
     steps.append(Step(entry.i, entry.kind, entry.op, entry.args, entry.result))
+    return steps
 
 
 def calls_of(call: Any) -> list[list[Any]]:
