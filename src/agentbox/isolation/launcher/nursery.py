@@ -53,12 +53,14 @@ def build(nursery: dict[str, Any], owner: socket.socket, descriptors: list[int])
                 namespaces.write_maps(pid, nursery["maps"])
         os.write(mapped_write, b"m")
         os._exit(0)
+    # In the new namespace no id is mapped yet, and each looks like nobody's.
+    own_uid, own_gid = os.geteuid(), os.getegid()
     with step("unshare"):
         namespaces.unshare(namespaces.CLONE_NEWUSER)
     os.write(ready_write, b"r")
     if not nursery["maps"]:
         with step("map ids"):
-            namespaces.map_own_ids(0, os.geteuid(), os.getegid())
+            namespaces.map_own_ids(0, own_uid, own_gid)
     os.read(mapped_read, 1)
     with step("take the nursery's uid"):
         if nursery["maps"]:
