@@ -72,11 +72,6 @@ class AgentBox:
         self.outside = None if walled else _outside()
 
     @property
-    def has_terminals(self) -> bool:
-        """Whether the command can have a terminal of its own in the box."""
-        return self._isolation != "docker"
-
-    @property
     def judged(self) -> bool:
         """Whether every program waits for the judge before it changes anything."""
         return self.outside is None and self._isolation == "jail"

@@ -257,7 +257,7 @@ class Session:
         self._box = box
         if self._checkpointing is not None and not self._planned.judged:
             await self._take_before_start(self._checkpointing)
-        terminal = Terminal.of_this_process() if self._planned.has_terminals else None
+        terminal = Terminal.of_this_process() if box.has_terminals else None
         watch = asyncio.create_task(box.watch_memory())
         relaying = None
         signals = Signals(box, terminal)

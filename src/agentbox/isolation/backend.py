@@ -177,6 +177,11 @@ class LiveBox:
         """Start a program on a new terminal of the box; see Box.start_on_terminal."""
         return await self._box.start_on_terminal(argv, dict(env), cwd, size, instead)
 
+    @property
+    def has_terminals(self) -> bool:
+        """Whether a program can have a terminal of the box."""
+        return getattr(self._box, "terminal", self) is not None
+
     def pid_of(self, key: int) -> int:
         """The process of a started program; 0 where the box has processes of its own."""
         known = getattr(self._box, "pid_of", None)

@@ -99,8 +99,8 @@ class LaunchPlan:
     are writable in the box: (source, target); `parts` are what lies in such a
     one: (the directory, a path in it on which no link is followed, target, writable). `joins` are the namespaces
     ("user", "network", in the order of entering) that come as descriptors with the plan; without any, the box gets a
-    network of its own. `sources` are what is shown at a granted path instead of the host's own. At `unix_listeners` sockets are made inside for the owner to serve.
-    With a `runtime` the box is gVisor's.
+    network of its own. `sources` are what is shown at a granted path instead of the host's own. At `unix_listeners`
+    sockets are made inside for the owner to serve. With a `runtime` the box is gVisor's.
     """
 
     namespaces: bool

@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -85,3 +91,50 @@ def test_rule_for_single_programs_is_refused(project: Path, docker_engine: TestE
         "run", "--isolation", "docker", "--", "python3", "agent.py", cwd=project, environment=docker_engine.environment
     )
     assert_is_told_what_to_do(done, 1, "git status", "--isolation jail")
+
+
+ASKING = """
+import fcntl, os, struct, sys, termios, time
+size = struct.unpack("HHHH", fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8)))[:2]
+print("terminals", [os.isatty(fd) for fd in range(3)], open("/dev/tty").isatty(), size)
+print("hello", input())
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    sys.exit(7)
+"""
+
+
+def test_a_command_has_a_terminal_of_the_container(project: Path, docker_engine: TestEngine) -> None:
+    if "runc" not in docker_engine.environment.get("AGENTBOX_DOCKER_RUNTIME", "runc"):
+        pytest.skip("gVisor's terminals cannot be handed over")
+    (project / "agent.py").write_text(ASKING)
+    environment = {"AGENTBOX_STATE_DIR": str(project / ".state"), "TERM": "xterm", **docker_engine.environment}
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(project)
+        command = [sys.executable, "-m", "agentbox.cli.main", "run", "-q", "--isolation", "docker", "--"]
+        os.execve(sys.executable, [*command, "python3", "agent.py"], clean_environment(environment))
+    try:
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        assert "terminals [True, True, True] True (30, 100)" in _seen(terminal, "(30, 100)")
+        os.write(terminal, b"bob\r")
+        _seen(terminal, "hello bob")
+        os.write(terminal, b"\x03")
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        pid = 0
+    finally:
+        os.close(terminal)
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _seen(terminal: int, text: str) -> str:
+    """What comes up to a text."""
+    seen = b""
+    while text.encode() not in seen:
+        readable, _, _ = select.select([terminal], [], [], 30)
+        assert readable, seen
+        seen += os.read(terminal, 65536)
+    return seen.decode()

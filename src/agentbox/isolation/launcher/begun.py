@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 # An ordinary user's init opens what the host lends by itself, also when it has covered this, which no plan shows.
 _STAGE = "/sys"
 _JOINED = b"j"
-_JUDGED = ("workspace", "staged", "exec_rules", "command", "writable", "grants", "witness_all", "checkpoint")
+_JUDGED = (
+    *("workspace", "staged", "exec_rules", "command", "writable", "lent", "parts", "grants"),
+    *("witness_all", "checkpoint"),
+)
 
 
 class Begun:

@@ -75,7 +75,8 @@ class Judge:
         # Calls of threads that must wait until another thread of their process is through with its own.
         self.deferred: list[notify.Notification] = []
         self.writable = [path for path, _ in plan["writable"]] + [path for path, writes in plan["grants"] if writes]
-        self.writable += [path for _, path in plan["lent"]] + [path for _, _, path, writes in plan["parts"] if writes]
+        self.writable += [path for _, path in plan.get("lent", ())]
+        self.writable += [path for _, _, path, writes in plan.get("parts", ()) if writes]
         self.own_pid = int(os.readlink("self", dir_fd=proc))
         self.execveat = number("execveat")
         self.socket = number("socket")

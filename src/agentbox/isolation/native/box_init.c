@@ -11,6 +11,8 @@
 // FILTER is a file with an array of struct sock_filter. A program is a little-endian u32 and so many bytes of strings,
 // each with a NUL behind it: the working directory, the number of arguments, the arguments, then the environment. What
 // follows on stdin is the program's own. Nothing at all on stdin: the box was given up before it ran anything.
+// With the highest bit of the size set (`run` alone) the program gets a terminal of the container, whose other end goes
+// to the owner by the socket at TERMINAL; the owner answers with one byte, the sum of 1 and 4 where 0 and 2 are not it.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -24,12 +26,21 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
+#define TERMINAL "/.agentbox/terminal"
+#define ON_TERMINAL 0x80000000u
+#ifndef TIOCGPTPEER
+#define TIOCGPTPEER 0x5441
+#endif
 #define MAX_PROGRAM_BYTES (16u << 20)
 #define MAX_FILTER_BYTES (4096 * sizeof(struct sock_filter))
 #define CANNOT_CONFINE 125
@@ -112,11 +123,14 @@ static void report(const char *path, int status, const struct rusage *used) {
 
 struct program {
     char *cwd, **argv, **envp;
+    int on_terminal;
 };
 
 static struct program read_program(void) {
     uint32_t size;
     read_all(0, &size, sizeof size, 1);
+    int on_terminal = (size & ON_TERMINAL) != 0;
+    size &= ~ON_TERMINAL;
     if (size == 0 || size > MAX_PROGRAM_BYTES) {
         errno = EINVAL;
         fail("read the program");
@@ -136,7 +150,40 @@ static struct program read_program(void) {
     size_t variables = 0;
     for (char *each = at; each < end; each++) variables += *each == 0;
     char **envp = strings(&at, end, variables);
-    return (struct program){cwd, argv, envp};
+    return (struct program){cwd, argv, envp, on_terminal};
+}
+
+// Our end of a new terminal; the other one is the owner's when this returns, and has a size. `kept` says which of 0 and 2
+// stay as they are.
+static int open_terminal(unsigned char *kept) {
+    int locked = 0;
+    int master = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (master < 0 || ioctl(master, TIOCSPTLCK, &locked)) fail("open a terminal");
+    int slave = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    int line = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_un there = {.sun_family = AF_UNIX, .sun_path = TERMINAL};
+    if (slave < 0 || line < 0 || connect(line, (struct sockaddr *)&there, sizeof there)) fail("open a terminal");
+    char control[CMSG_SPACE(sizeof master)];
+    memset(control, 0, sizeof control);
+    struct iovec word = {.iov_base = "t", .iov_len = 1};
+    struct msghdr message = {
+        .msg_iov = &word, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof master);
+    memcpy(CMSG_DATA(header), &master, sizeof master);
+    if (sendmsg(line, &message, MSG_NOSIGNAL) != 1 || read(line, kept, 1) != 1) fail("hand over the terminal");
+    close(master);
+    close(line);
+    return slave;
+}
+
+static void take_terminal(int slave, unsigned char kept) {
+    setsid();
+    if (ioctl(slave, TIOCSCTTY, 0)) fail("take the terminal");
+    for (int fd = 0; fd < 3; fd++)
+        if (!(kept & 1 << fd) && dup2(slave, fd) < 0) fail("take the terminal");
 }
 
 static void execute(struct program program) {
@@ -196,15 +243,17 @@ static pid_t await_child(int *status, struct rusage *its, int relays, const sigs
 
 static pid_t program_pid;
 
-// What the owner sends is the program's and its group's.
+// What the owner sends is the program's and its group's. Nobody can be sent SIGSTOP to pass on, so another stands for it.
 static void pass_on(int number) {
-    if (program_pid > 0) kill(-program_pid, number);
+    if (program_pid > 0) kill(-program_pid, number == SIGTSTP ? SIGSTOP : number);
 }
 
 static int run(const char *filter, const char *status_path, int relays) {
     // A guest of the same uid must not trace us or read our memory.
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     struct program program = read_program();
+    unsigned char kept = 0;
+    int slave = program.on_terminal ? open_terminal(&kept) : -1;
     confine(filter);
     int inside[2] = {-1, -1};
     sigset_t unblocked, children;
@@ -230,8 +279,10 @@ static int run(const char *filter, const char *status_path, int relays) {
             signal(SIGCHLD, SIG_DFL);
             sigprocmask(SIG_SETMASK, &unblocked, NULL);
         }
+        if (slave >= 0) take_terminal(slave, kept);
         execute(program);
     }
+    if (slave >= 0) close(slave);
     program_pid = child;
     static const int passed[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
     for (size_t i = 0; i < sizeof passed / sizeof *passed; i++) {

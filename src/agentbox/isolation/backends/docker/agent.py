@@ -16,7 +16,7 @@ from agentbox.isolation.backend import LiveBox
 from agentbox.isolation.backends.docker import images
 from agentbox.isolation.backends.docker.box import DockerBox, Shown
 from agentbox.isolation.backends.docker.durable_ground import PREFIX, mapped
-from agentbox.isolation.backends.docker.ground import ALONE, STAT, Ground
+from agentbox.isolation.backends.docker.ground import ALONE, STAT, TERMINAL, Ground
 from agentbox.isolation.backends.docker.live import GvisorContainer
 from agentbox.isolation.host import view as host_view
 from agentbox.isolation.interpreters import is_visible
@@ -83,6 +83,9 @@ async def build_agent(
         )
         box.unix_listeners = backend.listeners(network, ground)
         box.channel = ground.listen(plan.channel)
+        if not backend.own_kernel:
+            # gVisor's terminals are its own, and cannot be handed over.
+            box.terminal = ground.listen(TERMINAL)
         for path, text in plan.files:
             if not path.startswith(_ETC):
                 ground.show_text(path, text)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
+import socket
 import struct
 from collections.abc import Mapping, Sequence
 
@@ -13,13 +15,13 @@ from agentbox.errors import AgentboxError, ConfinementError, EngineError, Intern
 from agentbox.isolation.backends.docker.engine import Engine
 from agentbox.isolation.backends.docker.ground import Ground
 from agentbox.isolation.backends.docker.spec import Container, request_of
-from agentbox.isolation.backends.docker.streams import STDERR, STDOUT, pump_input, pump_output
+from agentbox.isolation.backends.docker.streams import STDERR, STDOUT, pump_input, pump_output, ready
 from agentbox.isolation.boxes import CommandExit
+from agentbox.linux import terminals
 from agentbox.records import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     from typing import Any
 
     from agentbox.isolation.plan import WorkspaceView
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 _GONE_SECONDS = 15
 _CANNOT_CONFINE = 125
 _KIBI = 1 << 10
+_ON_TERMINAL = 1 << 31
+_STREAMS = {1: STDOUT, 2: STDERR}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class DockerBox:
         self.processes: int | None = None
         self.channel: socket.socket | None = None
         self.unix_listeners: Mapping[str, socket.socket] = {}
+        # Where the init hands over the other end of the program's terminal; None where it cannot have one.
+        self.terminal: socket.socket | None = None
         self.workspace_fd = ground.open_workspace()
         self._engine = engine
         self._name = name
@@ -81,26 +87,35 @@ class DockerBox:
         self, argv: Sequence[str], env: dict[str, str], cwd: str, stdio: Sequence[int]
     ) -> asyncio.Future[CommandExit]:
         """See AnyBox. A program that cannot be executed ends with 126 or 127 and a line on stderr."""
+        return self._run(program_bytes(argv, env, cwd), dict(enumerate(stdio)))
+
+    def _run(self, program: bytes, stdio: Mapping[int, int]) -> asyncio.Task[CommandExit]:
+        """Let the init run the program; of its 0, 1 and 2 those that are named come from and go to descriptors."""
         streams = self._streams
         if streams is None or self._over is not None:
             raise InternalError(f"container {self._name} runs one program")
-        source, *sinks = (os.dup(fd) for fd in stdio)
-        for fd in sinks:
+        given = {number: os.dup(fd) for number, fd in stdio.items()}
+        source = given.pop(0, -1)
+        for fd in given.values():
             os.set_blocking(fd, False)
 
         async def feed() -> None:
             try:
                 with contextlib.suppress(OSError):
-                    await asyncio.get_running_loop().sock_sendall(streams, program_bytes(argv, env, cwd))
-                    await pump_input(source, streams)
+                    await asyncio.get_running_loop().sock_sendall(streams, program)
+                    if source >= 0:
+                        await pump_input(source, streams)
+                    else:
+                        streams.shutdown(socket.SHUT_WR)
             finally:
-                os.close(source)
+                if source >= 0:
+                    os.close(source)
 
         async def follow() -> CommandExit:
             try:
-                await pump_output(streams, {STDOUT: sinks[0], STDERR: sinks[1]})
+                await pump_output(streams, {_STREAMS[number]: fd for number, fd in given.items()})
             finally:
-                for fd in sinks:
+                for fd in given.values():
                     os.close(fd)
             return await self._ending()
 
@@ -122,13 +137,45 @@ class DockerBox:
         size: tuple[int, int],
         instead: Mapping[int, int] | None = None,
     ) -> tuple[int, asyncio.Future[CommandExit], int]:
-        """See AnyBox."""
-        del argv, env, cwd, size, instead
-        raise InternalError("a container of one program has no terminal")
+        """See AnyBox. The terminal is the container's own; its init hands over the other end of it."""
+        if self.terminal is None:
+            raise InternalError("this container has no terminal")
+        kept = dict(instead or {})
+        over = self._run(program_bytes(argv, env, cwd, on_terminal=True), kept)
+        handing = asyncio.create_task(self._taken(self.terminal, size, kept))
+        await asyncio.wait([handing, over], return_when=asyncio.FIRST_COMPLETED)
+        if not handing.done():
+            handing.cancel()
+            # Why it could not.
+            await over
+            raise ConfinementError(
+                "the container opened no terminal",
+                hint="redirect the output to do without, or use the jail",
+                step="terminal",
+                errno=0,
+            )
+        return 1, over, handing.result()
+
+    async def _taken(self, listener: socket.socket, size: tuple[int, int], kept: Mapping[int, int]) -> int:
+        """The terminal's other end, from the first who connects: nothing of the guest's runs yet."""
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        line, _ = await loop.sock_accept(listener)
+        with line:
+            line.setblocking(False)
+            await ready(line.fileno(), writing=False)
+            _, descriptors, _, _ = socket.recv_fds(line, 1, 1)
+            if not descriptors:
+                raise ConnectionResetError("the init of the container ended")
+            [master] = descriptors
+            terminals.set_size(master, *size)
+            await loop.sock_sendall(line, bytes([sum(1 << number for number in kept)]))
+        return master
 
     async def signal(self, key: int, number: int) -> None:
-        """See AnyBox. The init ignores what it is sent, but for the last word."""
+        """See AnyBox. The init passes on what it can be sent; of what stops everybody it would stop itself."""
         del key
+        number = signal.SIGTSTP if number == signal.SIGSTOP else number
         with contextlib.suppress(AgentboxError):
             await self._engine.call("POST", f"/containers/{self._name}/kill", {"signal": str(number)})
 
@@ -177,8 +224,9 @@ class DockerBox:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for listener in (*self.unix_listeners.values(), *([self.channel] if self.channel is not None else [])):
-            listener.close()
+        for listener in (*self.unix_listeners.values(), self.channel, self.terminal):
+            if listener is not None:
+                listener.close()
         if self.workspace_fd >= 0:
             os.close(self.workspace_fd)
             self.workspace_fd = -1
@@ -227,8 +275,8 @@ class DockerBox:
         return task
 
 
-def program_bytes(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> bytes:
+def program_bytes(argv: Sequence[str], env: Mapping[str, str], cwd: str, *, on_terminal: bool = False) -> bytes:
     """A program as the init reads it (native/box_init.c)."""
     words = [cwd, str(len(argv)), *argv, *(f"{name}={value}" for name, value in env.items())]
     text = b"".join(os.fsencode(word) + b"\0" for word in words)
-    return struct.pack("<I", len(text)) + text
+    return struct.pack("<I", len(text) | (_ON_TERMINAL if on_terminal else 0)) + text

@@ -27,6 +27,7 @@ INSIDE = "/.agentbox"
 INIT = f"{INSIDE}/init"
 FILTER = f"{INSIDE}/filter"
 STATUS = f"{INSIDE}/status"
+TERMINAL = f"{INSIDE}/terminal"
 _NATIVE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "native")
 NATIVE_INIT = os.path.join(_NATIVE, "agentbox-box-init")
 _REPORT_BYTES = 256
