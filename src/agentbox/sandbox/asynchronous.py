@@ -13,7 +13,6 @@ from agentbox.errors import NotFoundError, SandboxError
 from agentbox.models import Denial, Enforcement, Limits
 from agentbox.sandbox.core import SandboxCommand, SandboxCore, SandboxFiles
 from agentbox.sandbox.fetching import Fetched
-from agentbox.sandbox.local import LocalSandbox
 from agentbox.sandbox.options import DEFAULT_IMAGE, SandboxOptions, read_options
 from agentbox.sandbox.results import ShellResult
 from agentbox.sandbox.spool import DEFAULT_BYTES
@@ -330,6 +329,8 @@ def _core(
         raise SandboxError(
             "a box of this process can be neither kept nor found again", hint="give `url`, or set AGENTBOX_URL"
         )
+    from agentbox.sandbox.local import LocalSandbox
+
     return LocalSandbox(options)
 
 
