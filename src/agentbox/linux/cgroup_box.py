@@ -155,6 +155,12 @@ class Cgroup:
         hierarchy = self._ownership.hierarchy("memory")
         return 0 if hierarchy is None else self._oom_kills(hierarchy) - self._oom_before
 
+    def refused_processes(self) -> int:
+        """Return how often a process or thread could not start because of the limit of them; 0 without a controller."""
+        hierarchy = self._ownership.hierarchy("pids")
+        with self._lock:
+            return 0 if hierarchy is None or self._final is not None else self._keyed(hierarchy, "pids.events", "max")
+
     def set_limits(self, limits: CgroupLimits) -> None:
         """Change the limits of a living box.
 

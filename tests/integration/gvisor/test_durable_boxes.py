@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from agentbox import Sandbox
+from agentbox.errors import SandboxGoneError
 from agentbox.isolation.backends.gvisor.durable import GvisorDurable, Kind, stock_of
 from agentbox.isolation.durable import DurableBox, DurableRequest, agent_commands
 from agentbox.isolation.facilities import Facilities, GvisorOptions
@@ -248,3 +249,16 @@ def test_root_of_a_box_has_others_beside_it_and_what_they_made_is_theirs_in_the_
         assert listed == b"agent .\nagent made\nroot roots\n"
         assert sandbox.exec("echo y >> made && cat made", user="agent").stdout == b"x\ny\n"
     assert (tmp_path / "roots").stat().st_uid == 0
+
+
+def test_box_that_a_fork_bomb_ended_says_so_and_its_work_is_kept(tmp_path: Path) -> None:
+    # A root, whose processes gVisor does not count, gets there sooner.
+    with Sandbox(backend="gvisor", user="root", pids_limit=8, workspace=tmp_path) as sandbox:
+        sandbox.files.write("kept", "work")
+        bomb = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
+        assert sandbox.exec(["python3", "-c", bomb], timeout=100).exit_code == 137
+        with pytest.raises(SandboxGoneError, match="a fork bomb as a rule"):
+            sandbox.exec("echo hello")
+        assert sandbox.shell_exec("echo hello").startswith("ERROR: sandbox is gone: too many processes")
+        sandbox.reset()
+        assert sandbox.exec("cat kept").stdout == b"work"

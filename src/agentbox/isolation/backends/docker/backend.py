@@ -40,7 +40,7 @@ _MIB = 1 << 20
 # What gVisor's own kernel takes: memory, and tasks of the host for itself and for each process inside.
 _GVISOR_MEMORY_MB = 128
 _GVISOR_TASKS = 256
-_GVISOR_TASKS_FOR_EACH = 4
+_GVISOR_TASKS_FOR_EACH = 8
 
 
 class DockerBackend:

@@ -30,7 +30,8 @@ class DurableGround:
     def __init__(
         self, workspace: str, uid: int, *, daemon: int | None, gvisor: bool, view: WorkspaceView | None = None
     ) -> None:
-        base = "/run" if os.geteuid() == 0 and os.path.isdir("/run") else None
+        # A server in a container was given a temporary directory that the engine sees too; its /run is its own.
+        base = "/run" if os.geteuid() == 0 and daemon is not None and os.path.isdir("/run") else None
         self.directory = tempfile.mkdtemp(prefix=PREFIX, dir=base)
         self._shown: list[tuple[str, str, bool]] = [(workspace, WORKSPACE, True), (workspace, HOME, True)]
         self._sockets: list[tuple[str, str, bool]] = []

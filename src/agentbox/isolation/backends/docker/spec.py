@@ -78,6 +78,9 @@ def request_of(container: Container) -> dict[str, Any]:
         "OomScoreAdj": 500,
         "Ulimits": _ulimits(container),
     }
+    if not container.network:
+        # The engine lets everybody in a network of its own make ping sockets.
+        host["Sysctls"] = {"net.ipv4.ping_group_range": "1 0"}
     if container.name_server is not None:
         host["Dns"] = [container.name_server]
     if container.cgroup_parent is not None:

@@ -107,6 +107,13 @@ class GvisorBox(JailBox):
             await ready.close()
         return await super().open_stream(argv, env, user, cwd)
 
+    async def why_gone(self) -> str:
+        """See DurableBox."""
+        known = await super().why_gone()
+        if not known and isinstance(self.live, GvisorLiveBox) and self.live.lacked_processes():
+            return "too many processes were started in it, a fork bomb as a rule: gVisor had no thread left for them"
+        return known
+
     async def destroy(self) -> None:
         """See DurableBox."""
         if self._ready is not None:

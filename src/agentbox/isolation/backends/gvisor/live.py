@@ -42,6 +42,13 @@ class GvisorLiveBox(LiveBox):
         """Whether programs can be started in it, as far as is known."""
         return self.gvisor.alive
 
+    def lacked_processes(self) -> bool:
+        """Whether gVisor could not get another thread of the host's, of which it needs several for each process."""
+        try:
+            return self._cgroup is not None and self._cgroup.refused_processes() > 0
+        except OSError:
+            return False
+
     def give_to(self, confinement: Confinement) -> None:
         """Make a box that waited the one of a run, whose memory and processors may be others than those it was made
         with. Raises ConfinementError."""

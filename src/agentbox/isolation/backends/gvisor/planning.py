@@ -35,10 +35,10 @@ _SHOWN_ALONE = "/.agentbox/alone.so"
 _SHOWN_STAT = "/.agentbox/stat.so"
 _PRELOAD = "/etc/ld.so.preload"
 # What gVisor itself takes: its kernel, the process that opens files, their threads; and on the platform ptrace a
-# process of the host for each one inside, with two threads for each.
+# process of the host for each one inside, with their threads: between six and seven.
 _OWN_MEMORY_MB = 128
 _OWN_TASKS = 256
-_TASKS_FOR_EACH = 4
+_TASKS_FOR_EACH = 8
 
 
 def program() -> str | None:
