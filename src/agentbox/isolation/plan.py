@@ -77,8 +77,8 @@ class HostView:
 class Runtime:
     """How gVisor runs in a box: the `runsc` of the host, its platform, its network ("none", or "host" for that of the
     namespace around it), host ids of the guest's root, its user and nobody (where its user is root: an ordinary user,
-    root and nobody), the limits that gVisor holds, the capabilities that programs have in it, as a bit mask, and whether
-    what the box shows can be changed, in its own memory."""
+    root and nobody), the limits that gVisor holds, the capabilities that programs have in it, as a bit mask, and
+    whether what the box shows can be changed, in its own memory."""
 
     program: str
     platform: str

@@ -40,7 +40,7 @@ ROOT_CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 6 | 1 << 7
 # What a box may write beside its workspace: /tmp and /dev/shm, which are memory.
 _TEMPORARY_MB = 256
 # What a root finds beside that, in memory too.
-_ROOTS = (("/run", 0o755), ("/home", 0o755), ("/opt", 0o755), ("/srv", 0o755), ("/var", 0o755), ("/var/tmp", 0o1777))
+_ROOTS = (("/run", 0o755), ("/home", 0o755), ("/opt", 0o755), ("/srv", 0o755), ("/var", 0o755), ("/var/tmp", 0o1777))  # noqa: S108
 # What programs that make users look for.
 _FOR_NEW_USERS = (
     ("/etc/skel/.profile", ""),
