@@ -18,17 +18,24 @@ CONFIGURATION = Path(__file__).parents[2] / "schemathesis.toml"
 EXAMPLES = os.environ.get("AGENTBOX_TEST_SCHEMA_EXAMPLES", "60")
 TOKEN = "k" * 40
 SECONDS = 900
+ALL = "coverage,examples,fuzzing,stateful"
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("schemathesis") is None, reason="schemathesis is not installed"
 )
 
 
+# Sandboxes have a test of their own.
+RUNS = ("--exclude-path-regex", "^/v1/sandboxes")
+
+
 # One thread sends the requests: with two, CPython 3.11 can lose count of the depth of its parser, which they share.
-def generated(server: RunningServer, tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def generated(
+    server: RunningServer, tmp_path: Path, *arguments: str, configuration: Path = CONFIGURATION
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
-            *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(CONFIGURATION), "run"),
+            *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(configuration), "run"),
             f"{server.url}/openapi.json",
             *("--checks", "all", "--seed", "20260101", "--no-color", "--generation-database", "none"),
             *arguments,
@@ -46,7 +53,7 @@ def test_generated_requests_get_documented_answers(
     phases: str, start_server: Callable[..., RunningServer], tmp_path: Path
 ) -> None:
     server = start_server(AGENTBOX_ALLOWED_HOSTS="box.example")
-    ran = generated(server, tmp_path, "--phases", phases, "--max-examples", EXAMPLES)
+    ran = generated(server, tmp_path, "--phases", phases, "--max-examples", EXAMPLES, *RUNS)
     assert ran.returncode == 0, ran.stdout[-8000:]
     assert not any("Traceback" in line for line in server.lines)
 
@@ -56,5 +63,28 @@ def test_generated_requests_without_the_key_are_refused(
 ) -> None:
     server = start_server(AGENTBOX_TOKEN=TOKEN)
     header = ("--header", f"Authorization: Bearer {TOKEN}")
-    ran = generated(server, tmp_path, "--phases", "examples,fuzzing", "--max-examples", "20", *header)
+    ran = generated(server, tmp_path, "--phases", "examples,fuzzing", "--max-examples", "20", *header, *RUNS)
     assert ran.returncode == 0, ran.stdout[-8000:]
+
+
+def test_generated_requests_about_a_sandbox_get_documented_answers(
+    start_server: Callable[..., RunningServer], tmp_path: Path
+) -> None:
+    server = start_server(AGENTBOX_MAX_SANDBOXES="3", AGENTBOX_POOL="0", AGENTBOX_KEEPER_LINGER_SECONDS="0")
+    with server.client() as client:
+        sandbox = client.post("/v1/sandboxes", json={"disk_mb": 256}).json()["id"]
+        asked = {"command": "echo hi; sleep 3600", "open_stdin": True}
+        command = client.post(f"/v1/sandboxes/{sandbox}/commands", json=asked).json()["id"]
+    configuration = tmp_path / "schemathesis.toml"
+    known = f'[parameters]\nsandbox_id = "{sandbox}"\ncommand_id = "{command}"\n'
+    # Tables come after plain settings.
+    configuration.write_text(CONFIGURATION.read_text().replace("\n[[operations]]", f"\n{known}\n[[operations]]", 1))
+    phases, examples = ("fuzzing", "3") if "AGENTBOX_TEST_SCHEMA_EXAMPLES" not in os.environ else (ALL, EXAMPLES)
+    chosen = ("--include-path-regex", "^/v1/sandboxes", "--exclude-operation-id", "delete_sandbox")
+    slow = ("--suppress-health-check", "too_slow")
+    asked_for = ("--phases", phases, "--max-examples", examples, *chosen, *slow)
+    ran = generated(server, tmp_path, *asked_for, configuration=configuration)
+    assert ran.returncode == 0, ran.stdout[-8000:]
+    log = (server.state_dir / "keeper.log").read_text()
+    assert "Traceback" not in log, log[-8000:]
+    assert not any("Traceback" in line for line in server.lines)

@@ -114,6 +114,7 @@ class SnapshotBody(Closed):
     """A snapshot of a workspace."""
 
     name: kinds.SnapshotName | None = Field(None, description="with a name it outlives the sandbox")
+    keep: kinds.Truth | None = Field(None, description="whether it outlives the sandbox in any case")
 
 
 class RestoreBody(Closed):

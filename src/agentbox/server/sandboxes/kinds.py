@@ -17,7 +17,8 @@ RUNNING, PAUSED, GONE = "running", "paused", "gone"
 RESOURCES = ("filesystem", "network", "exec", "memory", "pids", "cpu", "disk")
 WORKSPACE_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 IMAGE_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}$"
-SNAPSHOT_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+TOOL_PATTERN = "^[a-z_]{1,64}$"
+SNAPSHOT_PATTERN = "^[A-Za-z0-9][A-Za-z0-9 .:_-]{0,127}$"
 SIGNALS = {number.name: int(number) for number in signal.Signals if 0 < number < 32}
 
 
@@ -27,7 +28,7 @@ def _whole(value: object) -> object:
 
 
 def _integer(low: int, high: int) -> Any:
-    return Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=low, le=high)]
+    return Annotated[int, Field(strict=True, ge=low, le=high), BeforeValidator(_whole)]
 
 
 def _number(low: float, high: float) -> Any:
@@ -63,10 +64,10 @@ def _one_of(words: tuple[str, ...]) -> Any:
 Truth = Annotated[bool, Field(strict=True)]
 PlainText = Annotated[str, Field(strict=True)]
 Path = _text(1, 4096)
-ShellText = _text(0, 1 << 20)
+ShellText = _text(0, 1 << 17)
 _Word = Annotated[
     str,
-    Field(strict=True, max_length=1 << 17, json_schema_extra={"pattern": fields.NO_NUL}),
+    Field(strict=True, max_length=fields.MAX_TEXT_ARGUMENT_CHARACTERS, json_schema_extra={"pattern": fields.NO_NUL}),
     AfterValidator(fields.without_nul),
 ]
 Words = Annotated[list[_Word], Field(min_length=1, max_length=MAX_WordS)]
@@ -84,7 +85,7 @@ Cpus = _number(0.05, 1024)
 Pids = _integer(8, 1 << 20)
 DiskMb = _integer(1, 1 << 20)
 OutputBytes = _integer(1024, 1 << 30)
-Length = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=1, le=65535)]
+Length = Annotated[int, Field(strict=True, ge=1, le=65535), BeforeValidator(_whole)]
 Copies = _integer(1, 64)
 Size = Annotated[list[Length], Field(min_length=2, max_length=2)]
 Seconds = _number(0, MAX_SECONDS)

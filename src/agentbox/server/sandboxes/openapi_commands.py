@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from agentbox.server.sandboxes.kinds import TOOL_PATTERN
 from agentbox.server.sandboxes.openapi_parts import (
     BODY,
     BOX,
@@ -154,7 +155,7 @@ def _output(*, keyed: bool) -> Json:
 
 
 def _tools(*, keyed: bool) -> Json:
-    tool = {"name": "tool", "in": "path", "required": True, "schema": {"type": "string", "pattern": "^[a-z_]{1,64}$"}}
+    tool = {"name": "tool", "in": "path", "required": True, "schema": {"type": "string", "pattern": TOOL_PATTERN}}
     return {
         f"{ONE}/tools/{{tool}}": {
             "parameters": [SANDBOX, tool],

@@ -107,7 +107,7 @@ def files(*, keyed: bool) -> Json:
                 {"204": answer("It is unpacked")},
                 *("400", "404", "422", *FILES, *BODY),
                 parameters=path_parameters(required=False),
-                body=raw_body("application/x-tar", "the archive"),
+                body=raw_body("application/octet-stream", "the archive"),
             ),
         },
         f"{base}/directory": {

@@ -80,8 +80,8 @@ def whole(low: int, high: int, default: int) -> Json:
 
 
 def seconds(default: float | None = 0) -> Json:
-    """A number of seconds, written without an exponent."""
-    return {"type": "integer", "minimum": 0, "maximum": MAX_SECONDS, "default": default}
+    """A number of seconds."""
+    return {"type": "number", "minimum": 0, "maximum": MAX_SECONDS, "default": default}
 
 
 def choice(*words: str) -> Json:

@@ -55,7 +55,7 @@ def schemas(denial: Json, backends: list[str]) -> Json:
             }
         ),
         "SandboxSnapshot": closed(
-            {"snapshot_id": _TEXT, "name": _nullable("string"), "bytes": _COUNT, "created_at": _TIME}
+            {"snapshot_id": _TEXT, "name": _nullable("string"), "bytes": _COUNT, "created_at": _TIME, "kept": _TRUTH}
         ),
         "SandboxSnapshots": closed({"snapshots": {"type": "array", "items": ref("SandboxSnapshot")}}),
         "FileInfo": closed(_file()),

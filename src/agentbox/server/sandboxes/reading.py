@@ -29,7 +29,7 @@ from agentbox.server.validation import bounded, parse_body
 _T = TypeVar("_T")
 _Model = TypeVar("_Model", bound=BaseModel)
 _WHOLE = re.compile(r"(?:0|[1-9][0-9]{0,17})\Z")
-_NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,9})(?:\.[0-9]{1,9})?\Z")
+_NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,20})(?:\.[0-9]{1,400})?(?:[eE][+-]?[0-9]{1,4})?\Z")
 _STATUS = {
     errno.ENOENT: 404,
     errno.EACCES: 403,

@@ -8,6 +8,7 @@ import base64
 import contextlib
 import json
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -34,25 +35,45 @@ def add(router: Router, desk: Desk) -> None:
 
     async def output(request: Request) -> ASGIApp:
         kept = desk.sandbox(request).history.get(request.path_params["command_id"])
-        query = Query(request)
+        wanted = _Wanted.of(Query(request))
         if wants_stream(request.headers.get("accept", "")):
-            return _events(kept, query, request.headers.get("last-event-id", ""), desk.stopping)
-        return await _piece(desk, request, kept, query)
+            return _events(kept, wanted, request.headers.get("last-event-id", ""), desk.stopping)
+        return await _piece(desk, request, kept, wanted)
 
     router.add("GET", "/v1/sandboxes/{sandbox_id}/commands/{command_id}/output", output)
 
 
-async def _piece(desk: Desk, request: Request, kept: KeptCommand, query: Query) -> ASGIApp:
-    stream = query.choice("stream", STREAMS)
-    offset = query.whole("offset", 0)
-    limit = query.whole("limit", DEFAULT_LIMIT_BYTES, 1, MAX_LIMIT_BYTES)
-    seconds = query.seconds("wait_seconds", 0, MAX_SECONDS)
-    spool = _spool(kept, stream)
-    if seconds and (spool is None or spool.total <= offset) and not kept.closed:
-        await desk.supervised(request, _more(kept, offset, seconds, error=stream == "stderr"))
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What the query says, whichever form the answer has."""
+
+    stream: str
+    offset: int
+    stderr_offset: int
+    limit: int
+    seconds: float
+    until_closed: bool
+
+    @classmethod
+    def of(cls, query: Query) -> _Wanted:
+        return cls(
+            query.choice("stream", ("", *STREAMS)),
+            query.whole("offset", 0),
+            query.whole("stderr_offset", 0),
+            query.whole("limit", DEFAULT_LIMIT_BYTES, 1, MAX_LIMIT_BYTES),
+            query.seconds("wait_seconds", 0, MAX_SECONDS) or 0,
+            query.choice("until", ("exit", "closed")) == "closed",
+        )
+
+
+async def _piece(desk: Desk, request: Request, kept: KeptCommand, wanted: _Wanted) -> ASGIApp:
+    error, offset = wanted.stream == "stderr", wanted.offset
+    spool = _spool(kept, wanted.stream)
+    if wanted.seconds and (spool is None or spool.total <= offset) and not kept.closed:
+        await desk.supervised(request, _more(kept, offset, wanted.seconds, error=error))
     # Said first: what comes between is then not taken for the end.
     closed, running = kept.closed, kept.running
-    begin, data = (offset, b"") if spool is None else await asyncio.to_thread(spool.read, offset, limit)
+    begin, data = (offset, b"") if spool is None else await asyncio.to_thread(spool.read, offset, wanted.limit)
     return Response(
         data,
         media_type="application/octet-stream",
@@ -72,25 +93,21 @@ async def _more(kept: KeptCommand, offset: int, seconds: float, *, error: bool) 
 
 
 def _spool(kept: KeptCommand, stream: str) -> KeptSpool | None:
-    return kept.stdout if stream == "stdout" else kept.stderr
+    return kept.stderr if stream == "stderr" else kept.stdout
 
 
 def _word(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _events(kept: KeptCommand, query: Query, last: str, stopping: Occasion) -> ASGIApp:
-    offsets = {"stdout": 0, "stderr": 0}
-    chosen = query.choice("stream", ("", *STREAMS)) or None
+def _events(kept: KeptCommand, wanted: _Wanted, last: str, stopping: Occasion) -> ASGIApp:
+    offsets = {"stdout": wanted.offset, "stderr": wanted.stderr_offset}
     if found := _LAST_EVENT.match(last):
         offsets = {"stdout": int(found[1]), "stderr": int(found[2])}
-    elif chosen is not None:
-        offsets[chosen] = query.whole("offset", 0)
-    else:
-        offsets = {"stdout": query.whole("offset", 0), "stderr": query.whole("stderr_offset", 0)}
-    until_closed = query.choice("until", ("exit", "closed")) == "closed"
-    streams = (chosen,) if chosen else STREAMS
-    return OutputEvents(kept, streams, offsets, stopping, until_closed=until_closed)
+    elif wanted.stream:
+        offsets[wanted.stream] = wanted.offset
+    streams = (wanted.stream,) if wanted.stream else STREAMS
+    return OutputEvents(kept, streams, offsets, stopping, until_closed=wanted.until_closed)
 
 
 class OutputEvents:

@@ -58,7 +58,7 @@ def _add_snapshots(router: Router, desk: Desk) -> None:
         body = await desk.body(request, SnapshotBody, may_be_empty=True)
         sandbox = await desk.present(request)
         with disk_errors():
-            return json_answer(snapshot_body(await sandbox.snapshot(body.name or "")), 201)
+            return json_answer(snapshot_body(await sandbox.snapshot(body.name or "", keep=body.keep)), 201)
 
     async def list_all(request: Request) -> ASGIApp:
         sandbox = await desk.present(request)
@@ -118,6 +118,7 @@ def snapshot_body(info: WorkspaceSnapshot) -> dict[str, Any]:
         "name": info.name or None,
         "bytes": info.size_bytes,
         "created_at": info.created_at,
+        "kept": info.kept,
     }
 
 

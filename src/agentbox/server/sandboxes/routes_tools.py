@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pydantic import RootModel
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from agentbox.errors import SandboxGoneError
+from agentbox.errors import NotFoundError, SandboxGoneError
 from agentbox.records import fields
 from agentbox.sandbox.results import ShellResult
 from agentbox.server.problems import invalid
 from agentbox.server.routing import Router
 from agentbox.server.sandboxes.kept import KeptSandbox
+from agentbox.server.sandboxes.kinds import TOOL_PATTERN
 from agentbox.server.sandboxes.reading import Desk, json_answer, shown, started
 
 SHELL_TOOLS = {
@@ -33,6 +35,8 @@ def add(router: Router, desk: Desk) -> None:
 
     async def call(request: Request) -> ASGIApp:
         name = request.path_params["tool"]
+        if not re.fullmatch(TOOL_PATTERN.removesuffix("$"), name):
+            raise NotFoundError(f"{shown(name[:64])!r} is no name of a tool", hint="use letters a to z and _")
         arguments = (await desk.body(request, ToolBody, may_be_empty=True)).root
         sandbox = desk.sandbox(request)
         try:
