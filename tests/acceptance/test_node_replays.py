@@ -284,3 +284,37 @@ def test_a_divergence_that_the_program_catches_is_one_all_the_same(planted: Plan
     program = edited(SECOND, "try { agentbox.writeText('out/third', '') } catch {}\n" + SECOND)
     (found, *_) = planted.replay(program)["divergences"]
     assert found["observed"]["args"]["path"] == "out/third"
+
+
+MANY = """\
+const fs = require('node:fs');
+const limit = Number(fs.readFileSync('data/limit', 'utf8'));
+for (let n = 0; n < 40; n++) {
+  fs.readFileSync(`data/${n % 4}`);
+  if (n === limit) fs.readFileSync('data/3');
+  agentbox.readText(`data/${n % 4}`);
+  if (n % 10 === 0) Date.now();
+}
+"""
+
+
+def test_where_steps_were_told_before_they_came_the_first_that_is_other_is_found_with_its_place(
+    project: Project,
+) -> None:
+    if not NODES:
+        pytest.skip("needs node")
+    project.policy("read: ./data")
+    for number in range(4):
+        project.file(f"data/{number}", str(number))
+    project.file("data/limit", "100")
+    project.file("many.cjs", MANY)
+    assert project.run(NODES[0], "many.cjs").exit_code == 0
+    assert replay(project, NODES[0], "many.cjs").exit_code == 0
+    (trace,) = project.traces()
+    effects = [int(one["i"]) for one in project.records(trace) if one["op"] == "fs.read_text"]
+    project.file("many.cjs", MANY.replace("n === limit", "n === 33"))
+    done = replay(project, NODES[0], "many.cjs", options=("--json",))
+    found = json.loads(done.stderr.splitlines()[-1])["divergences"][0]
+    assert (found["step"], found["line"]) == (effects[33], 5)
+    assert found["expected"]["op"] == "fs.read_text"
+    assert found["observed"]["args"]["path"].endswith("data/3")

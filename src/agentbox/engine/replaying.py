@@ -168,8 +168,11 @@ class Player:
                 lane or "", step, "a connection that was not made by agentbox.client is not recorded", at
             )
         members = _members(answer)
-        if kind == "effect" and isinstance(at, dict) and at.get("ahead") is True and answer.divergence is None:
-            members["ahead"] = self._cursor.ahead(lane)
+        if kind == "effect" and isinstance(at, dict) and answer.divergence is None:
+            if at.get("ahead") is True:
+                members["ahead"] = self._cursor.ahead(lane)
+            elif at.get("ahead") == "steps":
+                members["ahead"] = self._cursor.steps_ahead(lane)
         return members
 
     def _served(self, request: frames.Request) -> dict[str, Any]:
@@ -181,6 +184,8 @@ class Player:
         if request.op == "clock.rest":
             self._cursor.rest(request.lane, request.at)
             return {"ok": True}
+        if request.op == "steps.next":
+            return {"ok": True, "result": {"steps": self._cursor.steps_ahead(request.lane, request.at)}}
         if request.op == "keep.read":
             name, offset = str(args.get("kept")), args.get("offset")
             data = self._kept.read(name)

@@ -142,6 +142,23 @@ class Cursor:
             found.append([step.op, step.args, step.result])
         return found
 
+    def steps_ahead(self, lane: str | None, at: Any = None) -> list[list[Any]]:
+        """What comes next in a lane without a gap, up to what only the host can answer: kind, operation, arguments,
+        and the result of an effect."""
+        lane = lane or MAIN
+        self._next(lane, at)
+        start = self._positions.get(lane, 0)
+        found: list[list[Any]] = []
+        left = MAX_AHEAD_CHARACTERS
+        for step in self._recording.lanes.get(lane, [])[start : start + MAX_AHEAD_STEPS]:
+            if step.call is not None or step.op == PROC_SPAWN or "once" in step.args:
+                break
+            left -= len(str(step.args)) + len(str(step.result))
+            if left < 0:
+                break
+            found.append([step.kind, step.op, step.args, step.result])
+        return found
+
     def rest(self, lane: str | None, at: Any = None) -> None:
         """A process ends, and did not use all values of a lane that it was served."""
         self._next(lane or MAIN, at)

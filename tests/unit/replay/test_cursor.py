@@ -200,3 +200,14 @@ def test_a_result_whose_bytes_are_lost_is_named_as_what_cannot_be_replayed() -> 
     found = cursor.lost("ab", "main", AT).divergence
     assert found is not None
     assert (found.kind, found.step, found.place and found.place.line) == ("unanswerable", 1, 4)
+
+
+def test_steps_that_come_next_are_told_without_a_gap_and_up_to_what_the_host_must_answer() -> None:
+    spawn = ("observe", "proc.spawn", {"argv": ["x"]})
+    cursor = Cursor(recorded(read_text("a"), opened("/b", "1"), read_text("c", "2"), spawn, opened("/d")))
+    cursor.asked("effect", "main", "fs.read_text", {"path": "a"})
+    assert cursor.steps_ahead("main") == [
+        ["observe", "fs.open_read", {"path": "/b", "sha256": "1"}, None],
+        ["effect", "fs.read_text", {"path": "c"}, "2"],
+    ]
+    assert cursor.matched == 1

@@ -7,7 +7,7 @@
 const child = require('node:child_process');
 const { createHash, randomBytes } = require('node:crypto');
 const fs = require('node:fs');
-const { isDeepStrictEqual, types: { isUint8Array } } = require('node:util');
+const { types: { isUint8Array } } = require('node:util');
 
 const { signalNumber } = require('./children.cjs');
 const { AgentboxPolicyError, CheckpointError } = require('./effects.cjs');
@@ -70,8 +70,6 @@ class Client {
     this.effects = effects;
     this.channel = effects.channel;
     this.gets = 0;
-    // Effects that come next in this lane of a replay, as the host told: [op, args, result].
-    this.coming = [];
     const { mkdirSync, readFileSync, writeFileSync } = fs;
     Object.assign(this, { mkdirSync, readFileSync, writeFileSync, spawnSync: child.spawnSync });
   }
@@ -83,13 +81,14 @@ class Client {
   // The recorded result of an effect; throws ReplayDivergence.
   asked(op, args, lane) {
     const isOwn = lane === this.channel.own;
-    const next = isOwn ? this.coming.shift() : undefined;
-    if (next?.[0] === op && isDeepStrictEqual(next[1], args)) {
+    const { tape } = this.effects;
+    const next = isOwn ? tape.expected('effect', op, args) : null;
+    if (next) {
       this.channel.send('effect', op, args, { lane, expected: true });
-      return next[2];
+      return next.result;
     }
-    const { result, ahead } = this.effects.asked('effect', op, args, { lane, ahead: isOwn });
-    if (isOwn) this.coming = Array.isArray(ahead) ? ahead : [];
+    const { result, ahead } = this.effects.asked('effect', op, args, { lane, ahead: isOwn && 'steps' });
+    if (isOwn) tape.expect(ahead);
     return result;
   }
 

@@ -90,14 +90,20 @@ class Effects {
   }
 
   observed(op, args, where) {
-    this.channel.send('observe', op, args, where);
+    this.channel.send('observe', op, args, this.replay ? this.foreseen(op, args, where) : where);
+  }
+
+  // In a replay, `where` of what is recorded of this lane; with `expected` when the host said that it comes.
+  foreseen(op, args, where) {
+    const { lane, own } = this.channel;
+    return (where?.lane ?? lane) === own && this.tape.foreseen(op, args) ? { ...where, expected: true } : where;
   }
 
   // Record what changes something, and go on when the host has it; its answer. `where` may name another lane.
   happens(op, args, where) {
     // In a replay only these have an answer that matters: the host ends one that does something else by itself.
     if (!this.replay || op === 'proc.spawn' || args.once) return this.asked('observe', op, args, where);
-    this.channel.send('observe', op, args, where);
+    this.observed(op, args, where);
     return {};
   }
 

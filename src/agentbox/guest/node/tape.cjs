@@ -3,9 +3,15 @@
 // while it is replayed.
 'use strict';
 
+const { isDeepStrictEqual } = require('node:util');
+
 const { Turns } = require('./turns.cjs');
 
 const MAX_KEPT = 64;
+// After so many observations that were not known before, the host is asked for those that come; the less it helps, the
+// later.
+const MIN_UNKNOWN = 8;
+const MAX_UNKNOWN = 4096;
 const DIRECTORY = `${__dirname}/`;
 
 // A replay does not do what the recorded run did. The host ends it; to catch this changes nothing.
@@ -37,6 +43,13 @@ function whereabouts() {
   }
 }
 
+function isSame(one, other) {
+  const names = Object.keys(one);
+  if (names.length !== Object.keys(other).length) return false;
+  for (const name of names) if (one[name] !== other[name] && !isDeepStrictEqual(one[name], other[name])) return false;
+  return true;
+}
+
 class Tape {
   constructor(channel, replay) {
     Object.assign(this, { channel, replay });
@@ -44,6 +57,11 @@ class Tape {
     this.served = [];
     this.next = 0;
     this.ending = false;
+    // What comes next in this lane of a replay without a gap, as the host told: [kind, op, args, result].
+    this.coming = [];
+    this.reached = 0;
+    this.unknown = 0;
+    this.patience = MIN_UNKNOWN;
     this.turns = new Turns(this);
     // The lane's random bytes, where they are not the real ones.
     this.random = null;
@@ -94,6 +112,34 @@ class Tape {
       this.next = 0;
     }
     return this.served[this.next];
+  }
+
+  // What the host told of the steps that come.
+  expect(steps) {
+    this.coming = Array.isArray(steps) ? steps : [];
+    this.reached = 0;
+    this.unknown = 0;
+  }
+
+  // Whether a step is the next that the host told; then nobody needs to say where the program stands. The result of an
+  // effect is `result` of what is given back, null when it is not the next.
+  expected(kind, op, args) {
+    const next = this.coming[this.reached];
+    if (next?.[0] === kind && next[1] === op && isSame(next[2], args)) {
+      this.reached++;
+      return { result: next[3] };
+    }
+    this.expect([]);
+    return null;
+  }
+
+  // `expected` for an observation. When many were not known, those that come are asked for.
+  foreseen(op, args) {
+    if (this.reached < this.coming.length) return this.expected('observe', op, args) !== null;
+    if (++this.unknown < this.patience) return false;
+    this.expect(this.ask('serve', 'steps.next', {}).steps);
+    this.patience = this.coming.length > MIN_UNKNOWN ? 1 : Math.min(2 * this.patience, MAX_UNKNOWN);
+    return this.coming.length > 0 && this.expected('observe', op, args) !== null;
   }
 
   // The result of a question in a replay. Throws ReplayDivergence.
