@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from benchmarks.processes import BASELINE
 from benchmarks.report import Row, Section, number
-from benchmarks.sections import checkpoints, idle, load, replays, runs
+from benchmarks.sections import checkpoints, idle, load, replays, runs, served
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,10 @@ WANTED = (
     Wanted("recording with frozen clocks to live ones", "replays", replays.FROZEN, "ratio", True, 1.3),
     Wanted("a checkpoint after one change, to snapback", "checkpoints", checkpoints.LATER, "ratio", True, 0.33),
     Wanted("the first checkpoint, to snapback", "checkpoints", checkpoints.FIRST, "ratio", True, 0.33),
+    Wanted("command through the server to one of the process", "served", served.SERVED, "ratio", True, 1.5),
+    Wanted("command through the server beside 100 idle boxes", "served", served.beside(100), "ratio", True, 1.3),
+    Wanted("memory of the server for them", "served", served.memory(100), "value", True, 100, " MB"),
+    Wanted("upload of 1 GB, time to that of docker cp", "served", served.UPLOAD, "ratio", True, 2.0),
     Wanted("memory (PSS) of an idle warm Python box", "idle", idle.EACH_BOX, "value", True, 4, " MB"),
 )
 
