@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint check bench fuzz soak judges docs clean system-packages vm-kernel docker-image
+.PHONY: help serve test lint check bench fuzz soak judges compose-images docs clean system-packages vm-kernel docker-image
 
 PYTHON ?=
 PYTEST_ARGS ?=
@@ -87,6 +87,14 @@ soak: $(VENV)/.dev docker-image ## use and abuse sandboxes for minutes, killed a
 judges: $(JUDGES_VENV)/.ready docker-image ## let others' conformance suites judge sandboxes of every backend (JUDGED=gvisor for one)
 	@AGENTBOX_TEST_JUDGES_PYTHON="$(CURDIR)/$(JUDGES_VENV)/bin/python" AGENTBOX_TEST_JUDGED="$(or $(JUDGED),all)" \
 	$(VENV)/bin/pytest -ra -p no:cacheprovider tests/judges
+
+compose-images: $(VENV)/.server ## build what compose.yaml starts, from BASE_IMAGE=agentbox/base, which is made here when it is that and missing
+	@docker image inspect $(or $(BASE_IMAGE),agentbox/base) >/dev/null 2>&1 || [ -n "$(BASE_IMAGE)" ] || $(VENV)/bin/agentbox image build
+	@bash requirements/compose-wheels $(VENV)/bin/python $(or $(BASE_IMAGE),agentbox/base)
+	@compose=docker-compose; command -v docker-compose >/dev/null || compose="docker compose"; \
+	export BASE_IMAGE=$(or $(BASE_IMAGE),agentbox/base) AGENTBOX_HOST_TMP=/nowhere; \
+	$$compose build agentbox test; \
+	$$compose -f compose.yaml -f compose.docker-sandbox.yaml build agentbox
 
 docs: $(VENV)/.dev ## write the parts of the documentation, and the types of the TypeScript package, that follow from the code
 	$(VENV)/bin/python -m tests.docs.render
