@@ -427,6 +427,8 @@ export interface Sandbox {
     /** what would help */
     hint: string;
   }[];
+  /** what of the policy holds in part only */
+  warnings: string[];
 }
 
 export interface Sandboxes {

@@ -25,7 +25,7 @@ class AsyncSandbox:
     `image` is for backends that have images (DEFAULT_IMAGE there). `memory` ("2g"), `cpus` ("2") and `pids_limit` hold
     for everything in it together. `exec_timeout` is for how many seconds the shell tools wait when their call does not
     say. `backend` is one of isolation.durable_registry.DURABLE; by default the first there is that has a kernel of its
-    own. `policy` is the text of a policy with `net:` rules. `workspace` is None for one that goes with the sandbox, the
+    own. `policy` is the text of a policy. `workspace` is None for one that goes with the sandbox, the
     name of one that is kept, or a directory of the host; it is /work and /root. `env` are variables of every command.
     `user` is "agent", or "root" of the box. After `idle_timeout` seconds without a call and without a running command,
     and `max_lifetime` seconds after its start, the box ends. `spool_bytes` is how much of one command's output is kept.
@@ -288,6 +288,11 @@ class AsyncSandbox:
     def denials(self) -> tuple[Denial, ...]:
         """What was refused, the last thousand. Empty without a policy."""
         return self.core.denials
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of the policy holds in part only, in words."""
+        return self.core.warnings
 
     @property
     def trace(self) -> str | None:

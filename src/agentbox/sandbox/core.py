@@ -232,5 +232,9 @@ class SandboxCore(Protocol):
         """What was refused."""
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of its policy holds in part only."""
+
+    @property
     def trace(self) -> str | None:
         """The file of its trace."""

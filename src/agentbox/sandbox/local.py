@@ -458,6 +458,11 @@ class LocalSandbox(Stateful):
         return self.recording.denials
 
     @property
+    def policy_sha256(self) -> str | None:
+        """The hash of what its policy says, None without one."""
+        return self._holding.policy_sha256 if self._holding.present else None
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What of the policy holds in part only."""
         return self._holding.warnings

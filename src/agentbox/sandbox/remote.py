@@ -264,6 +264,11 @@ class RemoteSandbox(RemoteState):
         return tuple(_denial(one) for one in self._told.get("denials") or ())
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of the policy holds in part only."""
+        return tuple(self._told.get("warnings") or ())
+
+    @property
     def trace(self) -> str | None:
         """None: the file of its trace lies on the server; see `fetch_trace`."""
         return None

@@ -419,6 +419,11 @@ class Sandbox:
         return self.asynchronous.denials
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of the policy holds in part only, in words."""
+        return self.asynchronous.warnings
+
+    @property
     def trace(self) -> str | None:
         """The file of its trace, None where there is none."""
         return self.asynchronous.trace

@@ -110,6 +110,7 @@ def _sandbox(denial: Json) -> Json:
             "enforcement": closed({name: {**layers, "description": f"what holds {name}"} for name in RESOURCES}),
             "policy_sha256": _nullable("string"),
             "denials": {"type": "array", "items": denial, "description": "what was refused, the last hundred"},
+            "warnings": {"type": "array", "items": _TEXT, "description": "what of the policy holds in part only"},
         }
     )
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from typing import Any
 
 from agentbox.server.sandboxes.kept import KeptSandbox
@@ -24,7 +23,6 @@ async def sandbox_body(sandbox: KeptSandbox, ceiling: int) -> dict[str, Any]:
     """JSON of a sandbox. `ceiling` is the operator's of max_output_bytes."""
     status, why_gone = await sandbox.status()
     options, wanted = sandbox.options, sandbox.facts["wanted"]
-    policy = wanted.get("policy")
     return {
         "id": sandbox.id,
         "backend": sandbox.facts.get("backend", options.backend),
@@ -46,8 +44,9 @@ async def sandbox_body(sandbox: KeptSandbox, ceiling: int) -> dict[str, Any]:
         "idle_timeout_seconds": options.idle_timeout,
         "max_lifetime_seconds": options.max_lifetime,
         "enforcement": sandbox.facts["enforcement"],
-        "policy_sha256": hashlib.sha256(policy.encode()).hexdigest() if policy is not None else None,
+        "policy_sha256": sandbox.policy_sha256,
         "denials": [denial_body(denial) for denial in sandbox.denials[-_SHOWN_DENIALS:]],
+        "warnings": list(sandbox.warnings),
     }
 
 
