@@ -104,11 +104,11 @@ class LocalSandbox(Stateful):
                 try:
                     name = self.options.backend
                     backend = make_durable(name, facilities) if name else preferred(facilities)
-                    await asyncio.to_thread(directories.sweep)
+                    # In one: each turn of a thread costs more than either does.
+                    place = await asyncio.to_thread(directories.sweep_and_make, backend.name, self.options.workspace)
                     for leftover in await backend.leftovers():
                         with contextlib.suppress(AgentboxError, OSError):
                             await leftover.remove()
-                    place = await asyncio.to_thread(directories.make, backend.name, self.options.workspace)
                     self._settings, self._grounds = settings, shared
                     self._backend, self._directories, self._place = backend, directories, place
                     try:

@@ -131,6 +131,11 @@ class SandboxDirectories:
             self.volumes.sweep()
         return found
 
+    def sweep_and_make(self, backend: str, workspace: str | os.PathLike[str] | None) -> Place:
+        """Both, one after the other."""
+        self.sweep()
+        return self.make(backend, workspace)
+
     def _dead(self) -> list[Path]:
         with contextlib.suppress(OSError), os.scandir(self._all) as entries:
             return [Path(entry.path) for entry in entries if is_dead(entry.name)]
