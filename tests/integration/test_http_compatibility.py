@@ -30,6 +30,10 @@ ELSEWHERE = {
     "upgrade": "tests/integration/test_http_protocol.py",
     "sdk-errors": "tests/integration/test_sdk_client.py",
     "sdk-timeout": "tests/integration/test_sdk_client.py",
+    "typescript-client": "tests/integration/test_typescript_sdk.py",
+    "typescript-errors": "tests/integration/test_typescript_sdk.py",
+    "compose": "tests/integration/docker/test_compose.py",
+    "compose-docker": "tests/integration/docker/test_compose.py",
 }
 
 

@@ -344,6 +344,8 @@ export interface SignalBody {
 export interface SnapshotBody {
   /** with a name it outlives the sandbox */
   name?: string | null;
+  /** whether it outlives the sandbox in any case */
+  keep?: boolean | null;
 }
 
 /** A command that is only started. */
@@ -523,6 +525,7 @@ export interface SandboxSnapshot {
   bytes: number;
   /** seconds since 1970, UTC */
   created_at: number;
+  kept: boolean;
 }
 
 export interface SandboxSnapshots {
