@@ -23,6 +23,10 @@ MIN_BYTES = 256 << 20
 _PROGRAMS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MKFS_SECONDS = 120
 _FLAGS = mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOATIME
+_ROOM = ".room"
+# More bytes together than the first part has.
+_ROOM_PIECE_BYTES = 16000
+_ROOM_PIECES = 700
 _DETACH_TRIES = 20
 _DETACH_SECONDS = 0.05
 
@@ -160,8 +164,20 @@ class VolumeImage:
         fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             btrfs.enable_quotas(fd)
+            with contextlib.suppress(FileExistsError):
+                btrfs.create(fd, _ROOM)
+                self._make_room()
+                btrfs.sync(fd)
         finally:
             os.close(fd)
+
+    def _make_room(self) -> None:
+        """Have a second, larger part of the image set apart for what describes files: the first is so small that a
+        guest who filled all the rest with data would leave no room in which anything could be made or removed."""
+        path = self.root / _ROOM / "room"
+        path.touch(mode=0o600)
+        for number in range(_ROOM_PIECES):
+            os.setxattr(path, f"user.{number}", bytes(_ROOM_PIECE_BYTES))
 
     def _grow(self) -> None:
         image = self._directory / "image"
