@@ -6,18 +6,16 @@ Denials that repeat are counted here and recorded in steps: see `repeats.py`.
 
 from __future__ import annotations
 
-import struct
-import time
-
+from agentbox.engine.guard_channel import GuardChannel
 from agentbox.engine.repeats import Repeat, Repeats
 from agentbox.errors import TraceError
-from agentbox.light import asyncio, contextlib, socket
+from agentbox.light import asyncio
 from agentbox.trace.prepared import prepared
 from agentbox.trace.record import RUN_END
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
     from typing import Any
 
     from agentbox.egress.events import EgressEvent
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from agentbox.engine.processes import Processes
     from agentbox.engine.terminal import Terminal
     from agentbox.engine.touched import Touched
+    from agentbox.light import socket
     from agentbox.trace import frames
 
     # Asked before something happens, by the guest that waits; gives the members of the answer besides `id`.
@@ -33,21 +32,11 @@ if TYPE_CHECKING:
     from agentbox.trace.prepared import Prepared
     from agentbox.trace.writer import Head, TraceWriter
 
-_READ_BYTES = 1 << 16
 _TICK_SECONDS = 0.5
-_SO_PEERCRED = 17
-_MAX_CONNECTIONS = 1024
 _MAX_TARGET = 4096
 # Guards send the same frame when a program reads the same file again; so much of them is remembered.
 _MAX_REPEATED = 512
 _MAX_REPEATED_BYTES = 1024
-# A guest that sends one record after the other and waits for none is read in larger pieces: a wake-up for each would
-# cost more than the record. What has been sent is in the host's hands all the same.
-_STREAM_READS = 8
-_STREAM_SECONDS = 0.002
-_PAUSE_SECONDS = 0.001
-# After the box is dead, what its guards had written is still in the sockets; this bounds a wait that should be none.
-_DRAIN_SECONDS = 5
 MAIN = "main"
 PROC_SPAWN = "proc.spawn"
 PROC_RESULT = "proc.result"
@@ -92,12 +81,10 @@ class Recorder:
         self._on_denial = on_denial
         # Asked before anything that waits for its answer; gives why it must not happen.
         self.before: Callable[[frames.Request], Awaitable[str]] | None = None
-        self._next_holder = 0
         self._repeated: dict[tuple[int, bytes], tuple[Prepared | Repeat, frames.Request]] = {}
         self._repeats = Repeats(self._append)
         self._gated_unrecorded = 0
-        self._connections: set[asyncio.Task[None]] = set()
-        self._accepting: asyncio.Task[None] | None = None
+        self._channel = GuardChannel(lambda pid, holder: _Conversation(self, pid, holder))
         self._ticking = asyncio.create_task(self._tick())
         self.failure: TraceError | None = None
 
@@ -115,8 +102,7 @@ class Recorder:
         and closed at the end; its refusals are `enforced`, or only written down."""
         self._counting = counting
         self._enforced = enforced
-        listener.setblocking(False)
-        self._accepting = asyncio.create_task(self._accept(listener))
+        self._channel.listen(listener)
 
     def seen(self, message: dict[str, Any]) -> int | None:
         """Record what the exec judge and the kernel witness report; the index of the record if it is a denial, and the
@@ -165,13 +151,7 @@ class Recorder:
         """Read what is still in the sockets, write the end, seal. None when the trace had failed before. `sealed` is
         called where it was sealed, or that was tried: in a thread, where that waits for the disk."""
         self._ticking.cancel()
-        if self._accepting is not None:
-            self._accepting.cancel()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_SECONDS):
-                await asyncio.gather(*self._connections, return_exceptions=True)
-        for connection in self._connections:
-            connection.cancel()
+        await self._channel.finish()
         if self._counting is not None:
             await self._counting.close()
         if self.touched is not None:
@@ -208,71 +188,47 @@ class Recorder:
                 self._failed(error)
                 return
 
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _ = await loop.sock_accept(listener)
-            except OSError:
-                return
-            if len(self._connections) >= _MAX_CONNECTIONS:
-                # A guard that cannot record refuses its effect.
-                connection.close()
-                continue
-            serving = asyncio.create_task(self._serve(connection))
-            self._connections.add(serving)
-            serving.add_done_callback(self._connections.discard)
-
-    async def _serve(self, connection: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        connection.setblocking(False)
-        pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, 12))
-        self._next_holder = holder = self._next_holder + 1
-        is_other = self._processes is not None and self._processes.is_other_program(pid)
+    async def taken(self, bodies: Iterable[bytes], pid: int, holder: int, *, is_other: bool) -> bytes:
+        """Record what a guard sent, in its order; the answers, when what they speak of is in the kernel's hands. Raises
+        FrameError."""
         from agentbox.trace import frames
 
-        parser = frames.FrameParser()
-        try:
-            with connection, contextlib.suppress(OSError):
-                stream = 0
-                read_at = 0.0
-                while data := await loop.sock_recv(connection, _READ_BYTES):
-                    answers = []
-                    try:
-                        for body in parser.bodies(data):
-                            known = self._repeated.get((pid, body))
-                            if known is not None:
-                                self._add(*known, pid)
-                                continue
-                            request = frames.request_of(frames.message_of(body))
-                            if is_other:
-                                request.lane = f"!{request.lane or MAIN}"
-                            if _is_one_way(request):
-                                self._told(pid, body, request)
-                                continue
-                            answer = await self._taken(request, pid, holder)
-                            if request.ack:
-                                answers.append((request.id, answer))
-                    except frames.FrameError as error:
-                        self._repeats.add("observe", "frame.refused", {"reason": error.reason}, "supervisor", pid)
-                        return
-                    if answers:
-                        # Only what the kernel has may be called recorded.
-                        self._flush()
-                        kept = self.failure is None
-                        sent = (
-                            frames.answer(number, **(answer if kept else {"ok": False})) for number, answer in answers
-                        )
-                        await loop.sock_sendall(connection, b"".join(sent))
-                    before, read_at = read_at, time.monotonic()
-                    stream = 0 if answers or read_at - before > _STREAM_SECONDS else stream + 1
-                    if stream >= _STREAM_READS and len(data) < _READ_BYTES:
-                        await asyncio.sleep(_PAUSE_SECONDS)
-        finally:
-            if self._counting is not None:
-                self._counting.release(holder)
-            if self._keeping is not None:
-                self._keeping.forget(holder)
+        answers = []
+        for body in bodies:
+            known = self._repeated.get((pid, body))
+            if known is not None:
+                self._add(*known, pid)
+                continue
+            request = frames.request_of(frames.message_of(body))
+            if is_other:
+                request.lane = f"!{request.lane or MAIN}"
+            if _is_one_way(request):
+                self._told(pid, body, request)
+                continue
+            answer = await self._taken(request, pid, holder)
+            if request.ack:
+                answers.append((request.id, answer))
+        if not answers:
+            return b""
+        # Only what the kernel has may be called recorded.
+        self._flush()
+        kept = self.failure is None
+        return b"".join(frames.answer(number, **(answer if kept else {"ok": False})) for number, answer in answers)
+
+    def is_other_program(self, pid: int) -> bool:
+        """Whether a process is none of the command's own."""
+        return self._processes is not None and self._processes.is_other_program(pid)
+
+    def refused(self, reason: str, pid: int) -> None:
+        """Record that a process sent what is no frame."""
+        self._repeats.add("observe", "frame.refused", {"reason": reason}, "supervisor", pid)
+
+    def forget(self, holder: int) -> None:
+        """A connection is closed: what was granted to it, and what it handed over for no record, is gone."""
+        if self._counting is not None:
+            self._counting.release(holder)
+        if self._keeping is not None:
+            self._keeping.forget(holder)
 
     def _told(self, pid: int, body: bytes, request: frames.Request) -> None:
         """Record what needs no answer and is not counted. The same frame may come again."""
@@ -416,6 +372,33 @@ class Recorder:
         if self.failure is None:
             self.failure = error
             self._on_failure(error)
+
+
+class _Conversation:
+    """What one guard says while a run is recorded."""
+
+    def __init__(self, recorder: Recorder, pid: int, holder: int) -> None:
+        from agentbox.trace.frames import FrameError, FrameParser
+
+        self._recorder = recorder
+        self._pid = pid
+        self._holder = holder
+        self._is_other = recorder.is_other_program(pid)
+        self._parser = FrameParser()
+        self._error = FrameError
+
+    async def take(self, data: bytes) -> bytes | None:
+        """What came, recorded; the answers."""
+        try:
+            bodies = self._parser.bodies(data)
+            return await self._recorder.taken(bodies, self._pid, self._holder, is_other=self._is_other)
+        except self._error as error:
+            self._recorder.refused(error.reason, self._pid)
+            return None
+
+    def over(self) -> None:
+        """The connection is closed."""
+        self._recorder.forget(self._holder)
 
 
 def _is_one_way(request: frames.Request) -> bool:

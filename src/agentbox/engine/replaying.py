@@ -5,32 +5,24 @@ cannot be ends the run. Nothing is recorded."""
 from __future__ import annotations
 
 import binascii
-import struct
-import time
 
+from agentbox.engine.guard_channel import GuardChannel
 from agentbox.engine.keeping import Keeping
 from agentbox.engine.processes import Processes
-from agentbox.light import asyncio, contextlib, socket
 from agentbox.replay.recording import PROC_SPAWN
 from agentbox.trace import frames
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from agentbox.engine.keeping import Kept
+    from agentbox.light import socket
     from agentbox.replay.cursor import Answer, Cursor
     from agentbox.replay.recording import Step
 
-_READ_BYTES = 1 << 16
-_STREAM_READS = 8
-_STREAM_SECONDS = 0.002
-_PAUSE_SECONDS = 0.001
 _PIECE_BYTES = 512 << 10
-_SO_PEERCRED = 17
-_MAX_CONNECTIONS = 1024
-_DRAIN_SECONDS = 5
 _MAX_SEEN = 1024
 _MAX_SEEN_BYTES = 1024
 _OWN_NAMES = frozenset({"localhost", "ip6-localhost", "box", ""})
@@ -53,16 +45,15 @@ class Player:
         self._on_spawn = on_spawn
         self._keeping = Keeping("")
         self._processes = Processes()
-        self._connections: set[asyncio.Task[None]] = set()
-        self._accepting: asyncio.Task[None] | None = None
-        self._next_holder = 0
+        self._channel = GuardChannel(
+            lambda pid, holder: _Conversation(self, holder, is_other=self._processes.is_other_program(pid))
+        )
         self._told = False
         self._seen: dict[bytes, frames.Request] = {}
 
     def listen(self, listener: socket.socket) -> None:
         """Serve the guards that connect to a box's channel."""
-        listener.setblocking(False)
-        self._accepting = asyncio.create_task(self._accept(listener))
+        self._channel.listen(listener)
 
     def started(self, pid: int) -> None:
         """The command's own process, where it is known."""
@@ -75,58 +66,26 @@ class Player:
 
     async def finish(self) -> None:
         """Read what is still in the sockets, when nothing in the box is alive."""
-        if self._accepting is not None:
-            self._accepting.cancel()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_SECONDS):
-                await asyncio.gather(*self._connections, return_exceptions=True)
-        for connection in self._connections:
-            connection.cancel()
+        await self._channel.finish()
 
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _ = await loop.sock_accept(listener)
-            except OSError:
-                return
-            if len(self._connections) >= _MAX_CONNECTIONS:
-                connection.close()
+    def taken(self, bodies: Iterable[bytes], holder: int, *, is_other: bool) -> bytes:
+        """Answer what a guard sent. Raises FrameError."""
+        answers = []
+        for body in bodies:
+            known = self._seen.get(body)
+            if known is not None and not is_other and self._cursor.again(known.lane, known.op, known.args):
                 continue
-            serving = asyncio.create_task(self._serve(connection))
-            self._connections.add(serving)
-            serving.add_done_callback(self._connections.discard)
+            request = known or self._read(body)
+            answer = {"ok": True} if is_other else self._answer(request, holder)
+            if request.ack:
+                answers.append(frames.answer(request.id, **answer))
+        if self._cursor.divergence is not None and not self._told:
+            self._told = True
+            self._on_divergence()
+        return b"".join(answers)
 
-    async def _serve(self, connection: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        connection.setblocking(False)
-        pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, 12))
-        self._next_holder = holder = self._next_holder + 1
-        is_other = self._processes.is_other_program(pid)
-        parser = frames.FrameParser()
-        stream = 0
-        read_at = 0.0
-        with connection, contextlib.suppress(OSError, frames.FrameError):
-            while data := await loop.sock_recv(connection, _READ_BYTES):
-                answers = []
-                for body in parser.bodies(data):
-                    known = self._seen.get(body)
-                    if known is not None and not is_other and self._cursor.again(known.lane, known.op, known.args):
-                        continue
-                    request = known or self._read(body)
-                    answer = {"ok": True} if is_other else self._answer(request, holder)
-                    if request.ack:
-                        answers.append(frames.answer(request.id, **answer))
-                if answers:
-                    await loop.sock_sendall(connection, b"".join(answers))
-                if self._cursor.divergence is not None and not self._told:
-                    self._told = True
-                    self._on_divergence()
-                # As in recording: a guest that waits for nothing is read in larger pieces.
-                before, read_at = read_at, time.monotonic()
-                stream = 0 if answers or read_at - before > _STREAM_SECONDS else stream + 1
-                if stream >= _STREAM_READS and len(data) < _READ_BYTES:
-                    await asyncio.sleep(_PAUSE_SECONDS)
+    def forget(self, holder: int) -> None:
+        """A connection is closed."""
         self._keeping.forget(holder)
 
     def _read(self, body: bytes) -> frames.Request:
@@ -203,6 +162,27 @@ class Player:
         if not isinstance(path, str) or not self._cursor.was_denied(op, path):
             return None
         return {"ok": False, "denied": True, "error": f"policy denies {op} {path}"}
+
+
+class _Conversation:
+    """What one guard says in a replay."""
+
+    def __init__(self, player: Player, holder: int, *, is_other: bool) -> None:
+        self._player = player
+        self._holder = holder
+        self._is_other = is_other
+        self._parser = frames.FrameParser()
+
+    async def take(self, data: bytes) -> bytes | None:
+        """What came; the answers."""
+        try:
+            return self._player.taken(self._parser.bodies(data), self._holder, is_other=self._is_other)
+        except frames.FrameError:
+            return None
+
+    def over(self) -> None:
+        """The connection is closed."""
+        self._player.forget(self._holder)
 
 
 def _members(answer: Answer) -> dict[str, Any]:
