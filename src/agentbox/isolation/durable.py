@@ -60,6 +60,7 @@ class DurableRequest:
     environment: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
     network: Network | None = None
+    keeper: str = ""
     disk_held: bool = False
     spares: Spares | None = None
     view: WorkspaceView | None = None
@@ -160,6 +161,21 @@ class DurableBackend(Protocol):
 
     async def leftovers(self) -> Sequence[Leftover]:
         """What boxes of dead owners left behind. Does not raise."""
+
+
+class Adopts(Protocol):
+    """A DurableBackend whose boxes outlive their owner."""
+
+    async def adopt_durable(self, request: DurableRequest) -> AdoptedBox | None:
+        """The box that an owner before this one made for the same request (its name and keeper), with the files that it
+        had; nothing runs in it. None where there is none. Raises IsolationError."""
+
+
+class AdoptedBox(DurableBox, Protocol):
+    """A box that can be left for the next owner."""
+
+    async def leave(self) -> None:
+        """End everything in it, and let it be. Does not raise."""
 
 
 class Leftover(Protocol):

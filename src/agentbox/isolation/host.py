@@ -65,6 +65,10 @@ class BoxIds:
                 self._used.add(number)
                 return number, number
 
+    def reserve(self, uid: int) -> None:
+        """A box of that uid is there already."""
+        self._used.add(uid)
+
     def extents_without(self, own: int) -> list[tuple[int, int, int]]:
         """(inside, outside, count) maps of a user namespace in which `own` is 0 and the other ids of boxes are
         themselves; empty where all boxes share one id."""

@@ -187,7 +187,7 @@ class LocalSandbox(Stateful):
             spares=volumes.spares(self._limit_bytes) if volumes is not None and self._place.is_fresh else None,
         )
         request = await self._holding.apply(request, self._backend, self._egress)
-        self._box = await self._backend.launch_durable(request)
+        self._box = await self._launch(self._backend, request)
         await self._holding.serve(self._box, self._backend)
         self._link = await self._open_link(self._box)
 
@@ -245,6 +245,10 @@ class LocalSandbox(Stateful):
         if self.options.workspace is None:
             return volumes.new(name, self._limit_bytes, content)
         return volumes.named(check_name(os.fspath(self.options.workspace)), self._limit_bytes, content=content)
+
+    async def _launch(self, backend: DurableBackend, request: DurableRequest) -> DurableBox:
+        """The box itself."""
+        return await backend.launch_durable(request)
 
     def _make_spool(self) -> Spool:
         """A place for one stream of a command's output."""

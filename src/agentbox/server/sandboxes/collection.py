@@ -61,9 +61,13 @@ class Sandboxes:
         for row in sandboxes._journal.sandboxes():
             try:
                 sandbox = sandboxes._make(row)
-                sandbox.history.take_up(_LOST)
+                sandbox.found(_LOST)
             except (AgentboxError, OSError, KeyError, TypeError, ValueError):
                 _log.exception("sandbox %s of the journal cannot be taken up", row.id)
+                continue
+            if row.facts.get("deleting"):
+                with contextlib.suppress(AgentboxError, OSError):
+                    await sandboxes._delete(sandbox, keep_workspace=True)
                 continue
             sandboxes._all[row.id] = sandbox
         return sandboxes
@@ -144,12 +148,15 @@ class Sandboxes:
             elif "snapshot_id" in wanted:
                 sandbox.begin_with_snapshot(wanted["snapshot_id"])
             volumes = await self.volumes()
+            # First: a keeper that is killed meanwhile leaves nothing that the next one does not know.
+            sandbox.note()
             try:
                 await sandbox.start()
                 sandbox.note_box()
             except BaseException:
                 await sandbox.stop()
                 await asyncio.to_thread(self._remove, sandbox, volumes, with_named=False)
+                self._journal.forget_sandbox(sandbox.id)
                 raise
             self._all[row.id] = sandbox
         finally:
@@ -160,12 +167,20 @@ class Sandboxes:
         """End it, and remove it with everything; `keep_workspace` keeps one that has a name."""
         sandbox = self.get(owner, sandbox_id)
         del self._all[sandbox_id]
+        sandbox.note(deleting=True)
+        await self._delete(sandbox, keep_workspace=keep_workspace)
+
+    async def _delete(self, sandbox: KeptSandbox, *, keep_workspace: bool) -> None:
+        if sandbox.may_have_box and sandbox.facts.get("backend", "").startswith("docker"):
+            # Its container goes the way of others.
+            with contextlib.suppress(AgentboxError, OSError):
+                await sandbox.renew()
         await sandbox.stop()
         sandbox.forget_traces()
         await sandbox.history.settle()
         await asyncio.to_thread(self._remove, sandbox, await self.volumes(), with_named=not keep_workspace)
         # Last: what is not removed by now is found in the journal.
-        self._journal.forget_sandbox(sandbox_id)
+        self._journal.forget_sandbox(sandbox.id)
 
     # ---- how it is done
 
@@ -190,7 +205,7 @@ class Sandboxes:
             raise ValueError(f"{row.id!r} is no id of a sandbox")
         row = replace(row, facts={**_UNKNOWN, **row.facts})
         where = Whereabouts(self._root / of_owner / row.id, f"of-{of_owner}", f"boxes-{of_owner}")
-        return KeptSandbox(row, self._options(row.facts["wanted"]), where, self._journal)
+        return KeptSandbox(row, self._options(row.facts["wanted"]), self._state, where, self._journal)
 
     def _options(self, wanted: dict[str, Any]) -> SandboxOptions:
         settings = self.settings

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from collections import deque
 
 import httptools
@@ -101,6 +102,15 @@ class KeeperConnection(asyncio.Protocol):
     def idle(self) -> bool:
         """Whether another request may be sent."""
         return self._transport is not None and not self._lost and not self._transport.is_closing()
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing came on it since the answer before: not even its end, of which the loop tells later."""
+        if not self.idle or self._transport is None:
+            return False
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
 
     def begin(self) -> None:
         """Forget the answer before, of which nothing is left."""

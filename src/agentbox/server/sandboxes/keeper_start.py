@@ -41,9 +41,10 @@ class Keeper:
         """A connection that carries one request now; a keeper is started where none answers. Raises Problem (503)."""
         while self._idle:
             connection = self._idle.pop()
-            if connection.idle:
+            if connection.silent:
                 connection.begin()
                 return connection
+            connection.abort()
         connection = await self._open() or await self._open_after_start()
         if self._presence is None or self._presence.done():
             self._presence = asyncio.create_task(self._be_present())

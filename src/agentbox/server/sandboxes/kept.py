@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agentbox.errors import AgentboxError
+from agentbox.isolation.durable import DurableBackend, DurableBox, DurableRequest
 from agentbox.records import replace
 from agentbox.sandbox.command import Command
 from agentbox.sandbox.local import LocalSandbox
@@ -66,10 +67,11 @@ class KeptDirectories(SandboxDirectories):
 
 
 class KeptSandbox(LocalSandbox):
-    """One sandbox of one owner. `facts` are what is written down of it; `resting` says that a keeper before this one
-    made it, and nobody has used it since."""
+    """One sandbox of one owner. `facts` are what is written down of it."""
 
-    def __init__(self, row: SandboxRow, options: SandboxOptions, where: Whereabouts, journal: Journal) -> None:
+    def __init__(
+        self, row: SandboxRow, options: SandboxOptions, state: Path, where: Whereabouts, journal: Journal
+    ) -> None:
         super().__init__(options)
         self.id = row.id
         self.owner = row.owner
@@ -79,7 +81,10 @@ class KeptSandbox(LocalSandbox):
         self.directory = where.directory
         self._where = where
         self._journal = journal
+        self._state = state
         self._begins_with: str | None = None
+        # Whether a box of an owner before this one may be there.
+        self._takes_up = False
         self._waking = asyncio.Lock()
         spools = str(self.directory / "spools")
         self.history = KeptCommands(row.id, spools, options.limits.max_output_bytes, journal)
@@ -97,6 +102,20 @@ class KeptSandbox(LocalSandbox):
             wanted, self._begins_with = self._begins_with, None
             content = self._content_of(volumes, wanted)
         return self._where.workspace(volumes, self.options.workspace, self._limit_bytes, content)
+
+    async def _launch(self, backend: DurableBackend, request: DurableRequest) -> DurableBox:
+        request = replace(request, keeper=str(self._state))
+        adopt = getattr(backend, "adopt_durable", None)
+        found = await adopt(request) if adopt is not None and self._takes_up else None
+        self._takes_up = False
+        if found is None:
+            return await super()._launch(backend, request)
+        if request.network is None:
+            box: DurableBox = found
+            return box
+        # It had joined a network that ended with its owner.
+        await found.destroy()
+        return await super()._launch(backend, request)
 
     def _make_spool(self) -> KeptSpool:
         return self.history.new_spool()
@@ -116,6 +135,16 @@ class KeptSandbox(LocalSandbox):
         self._journal.keep_sandbox(
             SandboxRow(self.id, self.owner, self.created_at, self.facts | {"last_used_at": self.last_used_at})
         )
+
+    def found(self, why_lost: str) -> None:
+        """It was found in the journal: what a keeper before this one ran is lost, for that reason."""
+        self._takes_up = True
+        self.history.take_up(why_lost)
+
+    @property
+    def may_have_box(self) -> bool:
+        """Whether a box may be there that this process does not hold."""
+        return self._takes_up
 
     def note_box(self, **changed: Any) -> None:
         """Write down what is known of the box that was made."""
@@ -175,10 +204,11 @@ class KeptSandbox(LocalSandbox):
         """The box anew around its workspace, also when it is gone."""
         async with self._waking:
             self.last_used_at = time.time()
-            if self.running:
-                await self.reset()
-            else:
+            there = self.running or self._takes_up
+            if not self.running:
                 await self.start()
+            if there:
+                await self.reset()
             self.note_box(status=RUNNING, why_gone="", rebuilt=self.facts["rebuilt"] + 1)
 
     async def attend(self) -> None:
@@ -191,6 +221,12 @@ class KeptSandbox(LocalSandbox):
 
     async def rest(self) -> None:
         """Give up the box, not the sandbox."""
+        leave = getattr(self._box, "leave", None)
+        if leave is not None and self.options.policy is None:
+            if self.paused:
+                await self.resume()
+            self._box = None
+            await leave()
         await self.stop()
         await self.history.settle()
         with contextlib.suppress(OSError):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import secrets
 import socket
@@ -21,6 +22,7 @@ from agentbox.isolation.backends.docker.durable_ground import DurableGround, cle
 from agentbox.isolation.backends.docker.ground import FILTER, INIT
 from agentbox.isolation.backends.docker.holding import hold
 from agentbox.isolation.backends.docker.spec import (
+    LABEL_KEEPER,
     LABEL_KIND,
     LABEL_NAME,
     LABEL_OWNER,
@@ -105,6 +107,23 @@ class DockerDurable:
             raise
         return DockerDurableBox(request, daemon, name, ground, self.enforcement(request), facilities, uid, listeners)
 
+    async def adopt_durable(self, request: DurableRequest) -> DockerDurableBox | None:
+        """See Adopts."""
+        daemon, engine = self._daemon, self._daemon.engine
+        await engine.in_thread(daemon.info)
+        labels = [f"{LABEL_NAME}={request.name}", f"{LABEL_KEEPER}={request.keeper}"]
+        query = {"all": "1", "filters": json.dumps({"label": labels})}
+        for listed in await engine.call("GET", "/containers/json", query):
+            name = str(listed["Names"][0]).lstrip("/")
+            facts = await engine.call("GET", f"/containers/{name}/json")
+            uid = int(str(facts["Config"]["User"]).partition(":")[0] or 0)
+            self._facilities.ids.reserve(uid)
+            ground = DurableGround.found(str(listed["Labels"].get(LABEL_PLACE, "")), daemon.process())
+            box = DockerDurableBox(request, daemon, name, ground, self.enforcement(request), self._facilities, uid, {})
+            await box.settle()
+            return box
+        return None
+
     async def hold_network(self) -> HeldNetwork:
         """See DurableBackend."""
         return await hold(self._daemon)
@@ -137,6 +156,7 @@ class DockerDurable:
         """See DurableBackend."""
         try:
             found = await sweeping.orphans(self._daemon.engine, ("sandbox", "net"))
+            found += await sweeping.abandoned(self._daemon.engine)
         except AgentboxError:
             return ()
         return [ContainerLeft(self._daemon, container) for container in found]
@@ -156,9 +176,10 @@ class DockerDurable:
             labels={
                 LABEL_OWNER: owner_name(),
                 LABEL_STARTED: datetime.now(UTC).isoformat(timespec="seconds"),
-                LABEL_KIND: "sandbox",
+                LABEL_KIND: sweeping.KEPT if request.keeper else "sandbox",
                 LABEL_NAME: request.name,
                 LABEL_PLACE: ground.directory,
+                LABEL_KEEPER: request.keeper,
             },
             runtime=self._daemon.options.runtime if request.network is None else self._daemon.attached_runtime(),
             network=request.network.holder if request.network is not None else "",
@@ -230,11 +251,30 @@ class DockerDurableBox:
             raise gone(self.name, await self.why_gone()) from error
         return stream
 
+    async def leave(self) -> None:
+        """See AdoptedBox."""
+        self._gone = True
+        with contextlib.suppress(AgentboxError, TimeoutError):
+            if self._stream is not None:
+                await self._stream.close()
+            await self.settle()
+        self._engine.close()
+
+    async def settle(self) -> None:
+        """End what runs in it, whoever began it. Raises IsolationError, TimeoutError."""
+        with contextlib.suppress(EngineError):
+            # 409, 500: it is not paused, or not running.
+            await self._engine.call("POST", f"/containers/{self.container}/unpause")
+        await self._kill()
+
     async def _stop(self) -> None:
         """End what an earlier stream left running."""
         if self._stream is None:
             return
         await self._stream.close()
+        await self._kill()
+
+    async def _kill(self) -> None:
         with contextlib.suppress(EngineError):
             # 409: it has ended already.
             await self._engine.call("POST", f"/containers/{self.container}/kill", {"signal": "KILL"})

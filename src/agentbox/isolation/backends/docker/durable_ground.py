@@ -68,6 +68,14 @@ class DurableGround:
             self.clear()
             raise
 
+    @classmethod
+    def found(cls, directory: str, daemon: int | None) -> DurableGround:
+        """What another process made, to be cleared by this one."""
+        ground = cls.__new__(cls)
+        ground.directory, ground._daemon = directory, daemon
+        ground._shown, ground._sockets, ground._loaded = [], [], ()
+        return ground
+
     def binds(self) -> tuple[tuple[str, str, bool], ...]:
         """(source, target, writable) of everything that the container shows of the host."""
         here = self.directory

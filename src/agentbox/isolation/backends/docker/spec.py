@@ -17,6 +17,8 @@ LABEL_KIND = "agentbox.kind"
 LABEL_NAME = "agentbox.name"
 # A directory of the host that goes with the container.
 LABEL_PLACE = "agentbox.place"
+# The state directory of who takes the container up again when its owner has died.
+LABEL_KEEPER = "agentbox.keeper"
 # What a box of `user="root"` may do with files and ids of its own; nothing of it reaches the host's.
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
 _OPEN_FILES = 4096

@@ -12,9 +12,12 @@ from agentbox.errors import AgentboxError
 from agentbox.isolation.backends.docker.durable_ground import PREFIX
 from agentbox.isolation.backends.docker.engine import Engine
 from agentbox.isolation.backends.docker.ground import SOURCE
-from agentbox.isolation.backends.docker.spec import LABEL_KIND, LABEL_OWNER
+from agentbox.isolation.backends.docker.spec import LABEL_KEEPER, LABEL_KIND, LABEL_OWNER
 from agentbox.linux import mounts, namespaces
 from agentbox.linux.cgroup_owners import is_dead
+
+# The kind of containers that outlive their owner.
+KEPT = "kept"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,6 +55,13 @@ async def orphans(engine: Engine, kinds: tuple[str, ...]) -> list[dict[str, Any]
         for container in listed
         if container["Labels"].get(LABEL_KIND) in kinds and is_dead(container["Labels"][LABEL_OWNER])
     ]
+
+
+async def abandoned(engine: Engine) -> list[dict[str, Any]]:
+    """The containers that were kept for a keeper whose state directory is gone. Raises IsolationError."""
+    found = await orphans(engine, (KEPT,))
+    there = await asyncio.to_thread(lambda: [os.path.isdir(one["Labels"].get(LABEL_KEEPER, "")) for one in found])
+    return [one for one, is_there in zip(found, there, strict=True) if not is_there]
 
 
 async def sweep(engine: Engine, kinds: tuple[str, ...] = ("run", "look", "net")) -> int:
