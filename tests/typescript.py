@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from agentbox.config import Settings
@@ -42,28 +43,21 @@ def types() -> str:
 def compile_tests() -> list[Path]:
     """Compile the package, its tests and the examples of its README; returns the tests and the examples."""
     shutil.rmtree(BUILD, ignore_errors=True)
-    _done("node_modules/.bin/tsc", "-p", "tsconfig.json")
     examples = BUILD / "source"
     examples.mkdir(parents=True)
     for number, code in enumerate(readme_examples(), 1):
         (examples / f"readme_{number}.ts").write_text(code, encoding="utf-8")
-    (examples / "tsconfig.json").write_text(
-        json.dumps(
-            {
-                "extends": "../../tsconfig.json",
-                "compilerOptions": {
-                    "rootDir": ".",
-                    "outDir": "../examples",
-                    "typeRoots": ["../../node_modules/@types"],
-                },
-                "include": ["."],
-            }
-        ),
-        encoding="utf-8",
-    )
-    _done("node_modules/.bin/tsc", "-p", "tsconfig.test.json")
-    _done("node_modules/.bin/tsc", "-p", str(examples))
-    return sorted([*(BUILD / "test").glob("*.test.js"), *(BUILD / "examples").glob("*.js")])
+    everything = {
+        "extends": "../tsconfig.test.json",
+        "include": ["../src", "../test", "source"],
+        "exclude": [],
+        # Examples import the package by its name, which is compiled at the same time.
+        "compilerOptions": {"rootDir": "..", "outDir": ".", "paths": {"agentbox": ["../src/index.ts"]}},
+    }
+    (BUILD / "tsconfig.json").write_text(json.dumps(everything), encoding="utf-8")
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda project: _done("node_modules/.bin/tsc", "-p", project), ("tsconfig.json", str(BUILD))))
+    return sorted([*(BUILD / "test").glob("*.test.js"), *(BUILD / "build" / "source").glob("*.js")])
 
 
 def readme_examples() -> list[str]:
