@@ -5,21 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-import agentbox
 from agentbox.config import Settings, load
 from agentbox.engine.way_out import Egress
-from agentbox.errors import AgentboxError, NotFoundError, PolicyError, SandboxError, SandboxGoneError, TraceError
+from agentbox.errors import AgentboxError, NotFoundError, PolicyError, SandboxError, SandboxGoneError
 from agentbox.isolation.durable import HOME, WORKSPACE, DurableBackend, DurableBox, DurableRequest, agent_commands
 from agentbox.isolation.durable_registry import make_durable, preferred
 from agentbox.linux.cgroup_owners import owner_name
-from agentbox.models import Confinement, Denial, Enforcement, Limits
-from agentbox.records import asdict
+from agentbox.models import Confinement, Denial, Enforcement
 from agentbox.sandbox import tools
 from agentbox.sandbox.bash_tool import BashSession
 from agentbox.sandbox.command import Command
@@ -38,12 +35,8 @@ from agentbox.sandbox.spool import Spool
 from agentbox.sandbox.starting import Commands, StartFields
 from agentbox.sandbox.state import Place, SandboxDirectories, check_name
 from agentbox.sandbox.stateful import Stateful
-from agentbox.sandbox.trace_files import TraceFile, make_room, trace_file
-from agentbox.trace.background import Subject, TraceLog
-from agentbox.trace.keys import KeyStore
+from agentbox.sandbox.tracing import Tracing
 from agentbox.workspace.volumes import Volumes, Workspace, close_volumes, open_volumes
-
-_log = logging.getLogger("agentbox.sandbox")
 
 
 class LocalSandbox(Stateful):
@@ -54,11 +47,10 @@ class LocalSandbox(Stateful):
         self.files = Files(self, lambda op, args: self.recording.note(op, args))
         self.editing = asyncio.Lock()
         self.bash_session = BashSession(self)
-        self.recording = Recording()
+        self._tracing = Tracing(self._expire)
         policy = SandboxPolicy(*options.policies) if options.policies else None
         self._holding = Holding(policy, lambda: self.recording)
         self._own_environment: dict[str, str] | None = None
-        self._trace_file: TraceFile | None = None
         self._commands = Commands(
             self.link,
             self._make_spool,
@@ -81,7 +73,6 @@ class LocalSandbox(Stateful):
         self._expired = ""
         self._content: Path | None = None
         self.paused = False
-        self._failing: asyncio.Future[None] | None = None
 
     # ---- life
 
@@ -112,13 +103,13 @@ class LocalSandbox(Stateful):
                     self._settings, self._grounds = settings, shared
                     self._backend, self._directories, self._place = backend, directories, place
                     try:
-                        begun = await self._begin_trace(settings, place)
+                        begun = await self._tracing.begin(self.options, self._holding, settings, place)
                         await self._build()
                         await begun
                         self._tell_start()
                     except BaseException:
                         await self._raze()
-                        await self._end_trace()
+                        await self._tracing.end()
                         self._place = None
                         await asyncio.to_thread(directories.remove, place)
                         raise
@@ -144,7 +135,7 @@ class LocalSandbox(Stateful):
                 return
             self._lifetime.end()
             await self._raze()
-            await self._end_trace()
+            await self._tracing.end()
             self._commands.close()
             if self._directories is not None:
                 await asyncio.to_thread(self._directories.remove, place)
@@ -270,57 +261,19 @@ class LocalSandbox(Stateful):
     def record(self, op: str, args: Mapping[str, Any]) -> None:
         """Write `sandbox.OP` into the trace, where there is one. Does not wait and does not raise; `args` are not
         changed any more."""
-        self.recording.note(f"sandbox.{op}", args)
+        self._tracing.record(op, args)
 
-    async def _begin_trace(self, settings: Settings, place: Place) -> Awaitable[None]:
-        """Have the trace begun; what this gives is to be waited for, and raises TraceError."""
-        state = settings.resolved_state_dir()
-        keys = KeyStore(settings.trace_key_dir())
-        self._trace_file = file = await asyncio.to_thread(trace_file, state, place, self.options.trace)
-        if file is None:
-            self.recording = Recording(policy=self._holding.policy)
-            return asyncio.sleep(0)
-        if file.kept:
-            await asyncio.to_thread(make_room, state, keys)
-        details = {"agentbox": agentbox.__version__, "sandbox": place.name, "policy": self._holding.present}
-        loop = asyncio.get_running_loop()
-
-        def failed(error: TraceError) -> None:
-            loop.call_soon_threadsafe(self._trace_failed, error)
-
-        log = TraceLog(Subject(file.path, self._holding.policy_sha256, details), keys, failed)
-        self.recording = Recording(log, self._holding.policy)
-        return asyncio.wrap_future(log.open())
+    @property
+    def recording(self) -> Recording:
+        """Of what is done now."""
+        return self._tracing.recording
 
     def _tell_start(self) -> None:
         assert self._box is not None
-        options = self.options
-        facts = {
-            "backend": self.backend,
-            "image": options.image,
-            "user": options.user,
-            "workspace": "kept" if self._place is not None and self._place.kept else "own",
-            "limits": {name: getattr(options.limits, name) for name in Limits.__dataclass_fields__},
-            "idle_timeout": options.idle_timeout,
-            "max_lifetime": options.max_lifetime,
-            "enforcement": asdict(self._box.enforcement),
-            "env": sorted(self._base_environment()),
-            "warnings": list(self.warnings) or None,
-        }
-        self.record("start", {name: value for name, value in facts.items() if value is not None})
-
-    def _trace_failed(self, error: TraceError) -> None:
-        """Nothing more can be recorded: a sandbox whose trace was asked for must not go on without."""
-        if self._trace_file is not None and self._trace_file.kept:
-            self._failing = asyncio.ensure_future(self._expire(f"nothing more can be recorded: {error.message}"))
-        else:
-            _log.warning("sandbox %s is not recorded any more: %s", self.container_id, error.message)
-
-    async def _end_trace(self) -> None:
-        self.record("end", {})
-        await self.recording.seal()
-        if self.recording.log is not None and self._trace_file is not None and not self._trace_file.kept:
-            self.recording.log.forget()
+        assert self._place is not None
+        environment = self._base_environment()
+        kept, warnings = self._place.kept, self.warnings
+        self._tracing.tell_start(self.options, self.backend, self._box.enforcement, environment, warnings, kept=kept)
 
     # ---- the agent
 

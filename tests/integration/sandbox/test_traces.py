@@ -123,6 +123,17 @@ def test_a_trace_that_was_asked_for_is_kept_and_verifies(make_sandbox: MakeSandb
     assert (done.exit_code, done.stdout.startswith("agentbox: trace ok")) == (0, True), done
 
 
+def test_what_was_written_to_a_kept_workspace_that_runs_later_is_told(
+    make_sandbox: MakeSandbox, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    (work / ".git" / "hooks").mkdir(parents=True)
+    with make_sandbox("jail", workspace=str(work), trace=str(tmp_path / "trace.jsonl")) as sandbox:
+        sandbox.exec("echo evil > .git/hooks/post-checkout; echo fine > notes.txt")
+    found = [entry.args["path"] for entry in entries(tmp_path / "trace.jsonl") if entry.op == "fs.startup_file"]
+    assert found == ["/work/.git/hooks/post-checkout"]
+
+
 def test_a_trace_that_nobody_asked_for_goes_with_its_sandbox(make_sandbox: MakeSandbox) -> None:
     sandbox = make_sandbox("jail")
     path = sandbox.trace
