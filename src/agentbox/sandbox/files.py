@@ -17,7 +17,7 @@ from agentbox.sandbox.file_info import FileInfo
 from agentbox.sandbox.file_record import Note, recorded
 from agentbox.sandbox.link import AgentLink
 from agentbox.sandbox.operation import Operation
-from agentbox.sandbox.writing import write_all
+from agentbox.sandbox.writing import write_new
 
 _PIECE_BYTES = 1 << 20
 _TYPES = {
@@ -161,7 +161,7 @@ class Files:
         target = os.fspath(to)
         tell = told or (lambda _: None)
         if (await self.info(path)).kind != "directory":
-            return await self._download_file(path, target, tell)
+            return await write_new(self.stream(path), target, tell)
         base = absolute(path)
         await asyncio.to_thread(os.mkdir, target, 0o755)
         copied = 0
@@ -173,22 +173,7 @@ class Files:
             if entry.kind == "directory":
                 await asyncio.to_thread(os.mkdir, local, 0o755)
             elif entry.kind == "file":
-                copied += await self._download_file(entry.path, local, _beyond(tell, copied))
-        return copied
-
-    async def _download_file(self, path: str, to: str, tell: Callable[[int], None]) -> int:
-        copied = 0
-        fd = await asyncio.to_thread(os.open, to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        try:
-            async for piece in self.stream(path):
-                await asyncio.to_thread(write_all, fd, piece)
-                copied += len(piece)
-                tell(copied)
-        except BaseException:
-            os.unlink(to)
-            raise
-        finally:
-            os.close(fd)
+                copied += await write_new(self.stream(entry.path), local, _beyond(tell, copied))
         return copied
 
     async def upload(

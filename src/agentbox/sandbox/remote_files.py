@@ -17,7 +17,7 @@ from agentbox.sandbox import tarring
 from agentbox.sandbox.file_info import FileInfo
 from agentbox.sandbox.files import absolute
 from agentbox.sandbox.line import Line
-from agentbox.sandbox.writing import write_all
+from agentbox.sandbox.writing import write_new
 
 # The server may be busy with what is on its way for as long as this.
 _TRANSFER_SECONDS = 600.0
@@ -148,7 +148,7 @@ class RemoteFiles:
         target = os.fspath(to)
         tell = told or (lambda _: None)
         if (await self.info(path)).kind != "directory":
-            return await self._download_file(path, target, tell)
+            return await write_new(self.stream(path), target, tell)
         return (await self.fetch(path, target, tell)).size_bytes
 
     async def fetch(self, path: str, to: str, tell: Callable[[int], None] = lambda _: None) -> tarring.Unpacked:
@@ -161,21 +161,6 @@ class RemoteFiles:
             seconds=_TRANSFER_SECONDS,
         ) as answer:
             return await tarring.unpack(_counted(answer.pieces(_SILENCE_SECONDS), tell), to)
-
-    async def _download_file(self, path: str, to: str, tell: Callable[[int], None]) -> int:
-        copied = 0
-        fd = await asyncio.to_thread(os.open, to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        try:
-            async for piece in self.stream(path):
-                await asyncio.to_thread(write_all, fd, piece)
-                copied += len(piece)
-                tell(copied)
-        except BaseException:
-            os.unlink(to)
-            raise
-        finally:
-            os.close(fd)
-        return copied
 
     async def upload(
         self, source: str | os.PathLike[str], path: str, *, told: Callable[[int], None] | None = None
