@@ -18,6 +18,7 @@ import uvicorn
 
 from agentbox.config import Settings, load
 from agentbox.errors import AgentboxError
+from agentbox.linux.cgroup_leaving import leave_group
 from agentbox.server import logs
 from agentbox.server.listening import GRACE_SECONDS, BoxServer
 from agentbox.server.protocol import protocol_class
@@ -45,6 +46,7 @@ def main(arguments: list[str]) -> int:
         _say(says, OTHER)
         return 0
     allow_many_files()
+    leave_group()
     try:
         asyncio.run(_keep(settings, place, says))
     except (AgentboxError, OSError):
