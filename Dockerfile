@@ -8,10 +8,10 @@ FROM ${BASE_IMAGE} AS runtime
 RUN useradd --system --uid 989 --home-dir /var/lib/agentbox --no-create-home agentbox \
     && install -d -o agentbox -g agentbox -m 700 /var/lib/agentbox \
     && python3 -m venv --without-pip /opt/agentbox
-COPY build/compose/wheels /opt/wheels
+COPY requirements/server.txt build/compose/wheels /opt/wheels/
 # By the pip of the base: so none is in the environment of the server.
 RUN python3 -m pip --python /opt/agentbox/bin/python install -q --no-cache-dir --no-index --find-links /opt/wheels \
-    'agentbox[server]'
+    -c /opt/wheels/server.txt 'agentbox[server]'
 COPY scripts/container-entry /usr/local/bin/container-entry
 ENV PATH=/opt/agentbox/bin:$PATH AGENTBOX_STATE_DIR=/var/lib/agentbox AGENTBOX_HOST=0.0.0.0
 EXPOSE 8080
@@ -23,9 +23,9 @@ FROM runtime AS runtime-docker
 ENV AGENTBOX_SANDBOX_BACKEND=docker
 
 FROM runtime AS test
-COPY build/compose/test-wheels /opt/test-wheels
-RUN PATH=${PATH#*:} python3 -m pip --python /opt/agentbox/bin/python install -q --no-cache-dir --no-index \
-    --find-links /opt/test-wheels hypothesis pytest pytest-asyncio pytest-xdist
+COPY build/compose/test.txt build/compose/test-wheels /opt/test-wheels/
+RUN PATH=${PATH#*:} python3 -m pip --python /opt/agentbox/bin/python install -q --no-cache-dir --no-compile --no-index \
+    --find-links /opt/test-wheels -r /opt/test-wheels/test.txt
 COPY . /src
 WORKDIR /src
 ENV PYTHONDONTWRITEBYTECODE=1

@@ -25,7 +25,8 @@ _BARE = "bare"
 
 class DurableGround:
     """Made for a user of the container, who can write the workspace; as root by a mount on which its owner
-    and that user change places, so that what the user makes is the owner's on the disk."""
+    and that user change places, so that what the user makes is the owner's on the disk. Where the engine's mounts
+    cannot be reached, as from a container, a root gives the workspace itself to that user."""
 
     def __init__(
         self, workspace: str, uid: int, *, daemon: int | None, gvisor: bool, view: WorkspaceView | None = None
@@ -55,6 +56,8 @@ class DurableGround:
             elif daemon is not None and mounts_itself:
                 point = self._mount(mounts.clone_tree(workspace), "work", uid, daemon)
                 self._shown = [(point, WORKSPACE, True), (point, HOME, True)]
+            elif os.geteuid() == 0:
+                _give(workspace, uid)
         except OSError as error:
             self.clear()
             raise ConfinementError(
@@ -185,6 +188,14 @@ class DurableGround:
             ):
                 self._shown = [shown for shown in self._shown if shown[1] != one]
                 self._shown.append((cover, one, False))
+
+
+def _give(directory: str, uid: int) -> None:
+    """Let everything in a directory belong to that id, and follow no link. Raises OSError."""
+    for _, directories, files, fd in os.fwalk(directory):
+        os.fchown(fd, uid, uid)
+        for name in (*directories, *files):
+            os.chown(name, uid, uid, dir_fd=fd, follow_symlinks=False)
 
 
 def mapped(path: str, uid: int) -> int:
