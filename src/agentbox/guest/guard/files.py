@@ -77,7 +77,7 @@ class Files:
     def _quick_open(self) -> Any:
         """`on_open`, with a short way for a file that was read before and has not changed since: whatever the text
         leads to now, it is the same file with the same content, and its record is ready."""
-        quick, slow, send = self._observations.quick, self.on_open, self._effects.channel.send_ready
+        quick, slow, sent_again = self._observations.quick, self.on_open, _sending(self._effects.channel.send_ready)
         main, loaded = get_ident(), sys.modules
         lane = self._effects.lanes.first()
         # What its clocks said must be told before.
@@ -92,20 +92,9 @@ class Files:
                     and get_ident() == main
                     and not lane.depth
                     and "_asyncio" not in loaded
+                    and sent_again(given, known)
                 ):
-                    try:
-                        found = lstat(given)
-                    except OSError:
-                        return slow(given, mode, flags)
-                    if (
-                        found.st_ino == known[0]
-                        and found.st_ctime == known[1]
-                        and found.st_size == known[2]
-                        and found.st_mtime == known[3]
-                        and found.st_dev == known[4]
-                        and send(known[5])
-                    ):
-                        return None
+                    return None
             return slow(given, mode, flags)
 
         return on_open
@@ -114,7 +103,7 @@ class Files:
         """The same in a replay, for a file that is opened at the same place of the program again: the record says
         where."""
         observations, effects, slow = self._observations, self._effects, self.on_open
-        quick, send, frame_at = observations.quick, effects.channel.send_ready, sys._getframe
+        quick, sent_again, frame_at = observations.quick, _sending(effects.channel.send_ready), sys._getframe
         main, loaded = get_ident(), sys.modules
         lane = effects.lanes.first()
 
@@ -130,20 +119,8 @@ class Files:
             code, line = caller.f_code, caller.f_lineno
             alone = get_ident() == main and not lane.served and not lane.depth and "_asyncio" not in loaded
             known = quick.get(given)
-            if known is not None and alone and known[6] is code and known[7] == line:
-                try:
-                    found = lstat(given)
-                except OSError:
-                    return slow(given, mode, flags)
-                if (
-                    found.st_ino == known[0]
-                    and found.st_ctime == known[1]
-                    and found.st_size == known[2]
-                    and found.st_mtime == known[3]
-                    and found.st_dev == known[4]
-                    and send(known[5])
-                ):
-                    return None
+            if known is not None and alone and known[6] is code and known[7] == line and sent_again(given, known):
+                return None
             observations.ready = None
             refused = slow(given, mode, flags)
             ready = observations.ready
@@ -428,6 +405,26 @@ class Files:
         if not self._effects.enforce:
             return None
         return refusal(f"agentbox: a path of type {type(given).__name__} is refused here; give its text: os.fspath()")
+
+
+def _sending(send: Any) -> Any:
+    """What sends the record of a file again that is ready, where the file is still what it was then; whether it did."""
+
+    def sent_again(given: Any, known: Any) -> Any:
+        try:
+            found = lstat(given)
+        except OSError:
+            return False
+        return (
+            found.st_ino == known[0]
+            and found.st_ctime == known[1]
+            and found.st_size == known[2]
+            and found.st_mtime == known[3]
+            and found.st_dev == known[4]
+            and send(known[5])
+        )
+
+    return sent_again
 
 
 def _is_directory(found: Any) -> bool:
