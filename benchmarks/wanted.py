@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from benchmarks.processes import BASELINE
 from benchmarks.report import Row, Section, number
-from benchmarks.sections import checkpoints, idle, load, replays, runs, served
+from benchmarks.sections import checkpoints, idle, load, replays, runs, served, states
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,7 @@ WANTED = (
     Wanted("command through the server beside 100 idle boxes", "served", served.beside(100), "ratio", True, 1.3),
     Wanted("memory of the server for them", "served", served.memory(100), "value", True, 100, " MB"),
     Wanted("upload of 1 GB, time to that of docker cp", "served", served.UPLOAD, "ratio", True, 2.0),
+    Wanted("fork of a sandbox with 100 MB to a copy of them", "states", states.FORK, "ratio", True, 0.2),
     Wanted("memory (PSS) of an idle warm Python box", "idle", idle.EACH_BOX, "value", True, 4, " MB"),
 )
 

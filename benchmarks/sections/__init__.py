@@ -17,6 +17,7 @@ NAMES = (
     "egress",
     "attachments",
     "sandbox",
+    "states",
     "served",
 )
 

@@ -46,7 +46,10 @@ class StartupFiles:
         self._own = frozenset(own)
         self._since = time.time() - _BEHIND_SECONDS
         self._before = {
-            (found.st_dev, found.st_ino) for place in self._places for entry, found in _entries(place) if entry.is_dir()
+            (found.st_dev, found.st_ino)
+            for place in self._places
+            for _, found in _entries(place)
+            if stat.S_ISDIR(found.st_mode)
         }
         self.complete = True
 

@@ -60,6 +60,7 @@ class LocalSandbox(Stateful):
         )
         self._shell = Shell(self._commands.start_in_shell, options.exec_timeout)
         self._lifetime = Lifetime(options.idle_timeout, options.max_lifetime, self._busy, self._expire)
+        self._given: Settings | None = None
         self._settings: Settings | None = None
         self._grounds: Grounds | None = None
         self._backend: DurableBackend | None = None
@@ -81,7 +82,7 @@ class LocalSandbox(Stateful):
         async with self._changing:
             if self._place is not None:
                 return
-            settings, _ = load()
+            settings = self._given or load()[0]
             state = settings.resolved_state_dir()
             directories = self._make_directories(state)
             shared = grounds()

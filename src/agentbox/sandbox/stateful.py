@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentbox.config import load
+from agentbox.config import Settings, load
 from agentbox.errors import AgentboxError, NotFoundError, SandboxError, SandboxPausedError
 from agentbox.models import DEFAULT_OWNER
 from agentbox.records import replace
@@ -43,6 +43,8 @@ class Stateful:
     _link: AgentLink | None
     _expired: str
     _content: Path | None
+    _given: Settings | None
+    _settings: Settings | None
 
     if TYPE_CHECKING:
 
@@ -166,7 +168,7 @@ class Stateful:
         return volumes.park_snapshot(snapshot_id, self._limit_bytes)
 
     def _content_of_run(self, volumes: Volumes, snapshot_id: str) -> Path:
-        settings, _ = load()
+        settings = self._given or load()[0]
         store = SnapshotStore(
             settings.resolved_snapshot_dir(),
             max_bytes=settings.snapshot_max_bytes,
@@ -233,7 +235,8 @@ class Stateful:
         copies = await self.copies(count, told=told)
         made = [LocalSandbox(options) for _ in copies]
         for one, copy in zip(made, copies, strict=True):
-            one.owner = self.owner
+            # Whatever this process's environment says by now.
+            one.owner, one._given = self.owner, self._settings
             one.begin_with(copy)
         try:
             started = await asyncio.gather(*(one.start() for one in made), return_exceptions=True)
