@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from agentbox.replay.recording import Recording, Step
 
+_SIDES = ("one", "other")
 # What of the first records says how the runs began, in the order in which it is looked at.
 _STARTS = (
     ("policy_sha256", DivergenceKind.POLICY, "the policies are different"),
@@ -28,7 +29,7 @@ def differences(one: Recording, other: Recording) -> list[Divergence]:
     """What is different: how they began, the first different step of each lane in the order of the first trace, and how
     they ended. `expected` and `step` are those of `one`."""
     found = [
-        Divergence(kind, 0, text, expected=pair[0], observed=pair[1], diff=json_diff(*pair))
+        Divergence(kind, 0, text, expected=pair[0], observed=pair[1], diff=json_diff(*pair, _SIDES))
         for name, kind, text in _STARTS
         if one.start.get(name) != other.start.get(name)
         for pair in [({name: one.start.get(name)}, {name: other.start.get(name)})]
@@ -47,7 +48,8 @@ def _first_of(lane: str, ours: list[Step], theirs: list[Step]) -> Divergence | N
     for mine, other in zip(ours, theirs, strict=False):
         if not _same(mine, other):
             expected, observed = _told(mine), _told(other)
-            message = f"step {mine.index}: {_named(mine)}, and {_named(other)} in the other (step {other.index})"
+            theirs_is = "has another result" if _asks_the_same(mine, other) else f"is {_named(other)}"
+            message = f"step {mine.index}: {_named(mine)}, which {theirs_is} in the other (step {other.index})"
             return Divergence(
                 DivergenceKind.DIFFERENT,
                 mine.index,
@@ -55,7 +57,7 @@ def _first_of(lane: str, ours: list[Step], theirs: list[Step]) -> Divergence | N
                 lane,
                 expected,
                 observed,
-                diff=json_diff(expected, observed),
+                diff=json_diff(expected, observed, _SIDES),
             )
     if len(ours) > len(theirs):
         step = ours[len(theirs)]
@@ -76,6 +78,10 @@ def _same(mine: Step, other: Step) -> bool:
     if (mine.kind, mine.op, mine.text) != (other.kind, other.op, other.text):
         return False
     return compared_text({"result": mine.result}) == compared_text({"result": other.result})
+
+
+def _asks_the_same(mine: Step, other: Step) -> bool:
+    return mine.call is None and other.call is None and (mine.op, mine.text) == (other.op, other.text)
 
 
 def _denials(one: Recording, other: Recording) -> list[Divergence]:
@@ -110,9 +116,14 @@ def _ends(one: Recording, other: Recording) -> list[Divergence]:
         if after[0] != after[1] or (mine is None) != (theirs is None):
             at = mine[0] if mine else index
             expected, observed = {"path": path, "after": after[0]}, {"path": path, "after": after[1]}
-            message = f"step {at}: {path} is different in the end"
+            change = "is different in the end"
+            if mine is None or theirs is None:
+                change = f"was changed by {'the other' if mine is None else 'this run'} only"
+            message = f"step {at}: {path} {change}"
             found.append(
-                Divergence(DivergenceKind.FILE, at, message, "", expected, observed, diff=json_diff(expected, observed))
+                Divergence(
+                    DivergenceKind.FILE, at, message, "", expected, observed, diff=json_diff(expected, observed, _SIDES)
+                )
             )
     ends = [recording.end or {} for recording in (one, other)]
     for name in STREAMS:

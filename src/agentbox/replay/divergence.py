@@ -103,14 +103,20 @@ def shown(op: str, args: Mapping[str, Any]) -> str:
     return _cut(f"{op} {json.dumps(args, sort_keys=True)}" if args else op)
 
 
-def json_diff(expected: Mapping[str, Any] | None, observed: Mapping[str, Any] | None) -> tuple[str, ...]:
+# What the two sides of a diff are called.
+SIDES = ("recorded", "replayed")
+
+
+def json_diff(
+    expected: Mapping[str, Any] | None, observed: Mapping[str, Any] | None, sides: tuple[str, str] = SIDES
+) -> tuple[str, ...]:
     """A unified diff of two JSON objects, a line for each member."""
     import json
 
     def lines(value: Mapping[str, Any] | None) -> list[str]:
         return [] if value is None else json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False).split("\n")
 
-    return unified(lines(expected), lines(observed))
+    return unified(lines(expected), lines(observed), sides)
 
 
 def text_diff(expected: bytes, observed: bytes) -> tuple[str, ...]:
@@ -122,11 +128,11 @@ def text_diff(expected: bytes, observed: bytes) -> tuple[str, ...]:
     return unified(lines(expected), lines(observed))
 
 
-def unified(expected: list[str], observed: list[str]) -> tuple[str, ...]:
+def unified(expected: list[str], observed: list[str], sides: tuple[str, str] = SIDES) -> tuple[str, ...]:
     """The diff of two lists of lines, cut after some."""
     import difflib
 
-    found = [_cut(line) for line in difflib.unified_diff(expected, observed, "recorded", "replayed", lineterm="", n=2)]
+    found = [_cut(line) for line in difflib.unified_diff(expected, observed, *sides, lineterm="", n=2)]
     if len(found) > _MAX_DIFF_LINES:
         found = [*found[:_MAX_DIFF_LINES], f"... {len(found) - _MAX_DIFF_LINES} more lines"]
     return tuple(found)

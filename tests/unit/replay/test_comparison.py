@@ -145,3 +145,13 @@ def test_the_first_different_step_of_two_recordings_is_found(records: tuple[Any,
 def test_how_two_runs_began_and_ended_is_compared_too() -> None:
     other = recorded(start={**START, "argv": ["node", "a.js"]}, end={**END, "returncode": 1})
     assert [str(one.kind) for one in differences(recorded(), other)] == ["command", "exit_code"]
+
+
+def test_two_runs_are_told_apart_by_results_and_by_who_changed_a_file() -> None:
+    changed = ("observe", "fs.written", {"path": "/f", "before": None, "after": None}, None, None, "supervisor")
+    found = differences(recorded(read_text("a", "one"), changed), recorded(read_text("a", "two")))
+    assert [one.message for one in found] == [
+        "step 1: fs.read_text a, which has another result in the other (step 1)",
+        "step 2: /f was changed by this run only",
+    ]
+    assert found[0].diff[:2] == ("--- one", "+++ other")
