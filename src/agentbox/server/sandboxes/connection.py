@@ -31,6 +31,7 @@ class KeeperConnection(asyncio.Protocol):
         self._waiting_bytes = 0
         self._head_known = False
         self._complete = False
+        self._stays = False
         self._lost = False
         self._reading = True
         self._changed: asyncio.Future[None] | None = None
@@ -93,6 +94,8 @@ class KeeperConnection(asyncio.Protocol):
         """The answer is complete."""
         if self._head_known:
             self._complete = True
+            # The parser knows it now, and not later.
+            self._stays = self._parser.should_keep_alive()
         else:
             self._headers = []
 
@@ -120,7 +123,7 @@ class KeeperConnection(asyncio.Protocol):
     @property
     def done(self) -> bool:
         """Whether the answer was taken whole, so that the connection can be used again."""
-        return self._complete and not self._pieces and self._parser.should_keep_alive() and self.idle
+        return self._complete and not self._pieces and self._stays and self.idle
 
     def send(self, data: bytes) -> None:
         """Write part of a request."""

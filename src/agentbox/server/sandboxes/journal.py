@@ -8,10 +8,11 @@ loses nothing; a crash of the machine may lose the last moments, and with them n
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,9 +98,16 @@ class Journal:
         """Write a command down, anew where it is known. Raises OSError when the disk is full."""
         self._write("INSERT OR REPLACE INTO commands VALUES (?, ?, ?)", (sandbox_id, number, _text(facts)))
 
-    def forget_command(self, sandbox_id: str, number: int) -> None:
-        """It is not known any more."""
-        self._write("DELETE FROM commands WHERE sandbox_id = ? AND number = ?", (sandbox_id, number))
+    def forget_commands(self, sandbox_id: str, numbers: Sequence[int]) -> None:
+        """They are not known any more."""
+        try:
+            self._database.execute("BEGIN")
+            rows = [(sandbox_id, number) for number in numbers]
+            self._database.executemany("DELETE FROM commands WHERE sandbox_id = ? AND number = ?", rows)
+        except sqlite3.Error as error:
+            raise _unwritable(error) from error
+        finally:
+            self._write("COMMIT", ())
 
     def forget_sandbox(self, sandbox_id: str) -> None:
         """Neither it nor its commands are known any more."""
@@ -116,7 +124,11 @@ class Journal:
         try:
             self._database.execute(statement, values)
         except sqlite3.Error as error:
-            raise OSError(28, f"the journal of sandboxes cannot be written: {error}") from error
+            raise _unwritable(error) from error
+
+
+def _unwritable(error: sqlite3.Error) -> OSError:
+    return OSError(errno.ENOSPC, f"the journal of sandboxes cannot be written: {error}")
 
 
 def _text(facts: Mapping[str, Any]) -> str:

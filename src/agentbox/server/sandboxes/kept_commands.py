@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import secrets
 import time
 from typing import Any
@@ -15,8 +17,13 @@ from agentbox.server.sandboxes.kept_spool import KeptSpool
 
 KEPT_COMMANDS = 64
 KEPT_BYTES = 256 << 20
+# Ended commands above that, so that most beginnings forget nothing.
+_SPARE_COMMANDS = 16
+# A command that is waited for is written down once, when it has ended, unless it takes longer.
+_WRITE_AFTER_SECONDS = 0.05
 _LOST_EXIT_CODE = 137
 _SIGKILL = 9
+_log = logging.getLogger("agentbox.server")
 
 
 class KeptCommand:
@@ -102,6 +109,8 @@ class KeptCommands:
         self._known: dict[str, KeptCommand] = {}
         self._ids: dict[int, str] = {}
         self._next = 1
+        self._unwritten: dict[str, asyncio.TimerHandle] = {}
+        self._bytes = 0
         self._watching: set[asyncio.Task[None]] = set()
 
     def take_up(self, reason: str) -> None:
@@ -119,7 +128,7 @@ class KeptCommands:
         return KeptSpool(f"{self._directory}/{secrets.token_hex(8)}", self._spool_bytes)
 
     def began(self, command: Command) -> None:
-        """A command has started."""
+        """A command has started. It is written down a moment later, or by `settle_now`."""
         assert isinstance(command.stdout, KeptSpool)
         facts: dict[str, Any] = {
             "id": f"cmd-{secrets.token_hex(8)}",
@@ -133,43 +142,68 @@ class KeptCommands:
         self._next += 1
         self._known[kept.id] = kept
         self._ids[id(command)] = kept.id
-        self._journal.keep_command(self._sandbox_id, kept.number, facts)
+        self._unwritten[kept.id] = asyncio.get_running_loop().call_later(_WRITE_AFTER_SECONDS, self.settle_now, kept)
         watching = asyncio.create_task(self._watch(kept, command))
         self._watching.add(watching)
         watching.add_done_callback(self._watching.discard)
-        self._make_room()
+        if len(self._known) > KEPT_COMMANDS + _SPARE_COMMANDS or self._bytes > KEPT_BYTES:
+            self._make_room()
+
+    def settle_now(self, kept: KeptCommand) -> None:
+        """Write a command down if it is not. Does not raise: a disk that is full is no reason to end anything."""
+        timer = self._unwritten.pop(kept.id, None)
+        if timer is not None:
+            timer.cancel()
+            self._write_down(kept)
 
     async def _watch(self, kept: KeptCommand, command: Command) -> None:
         await command.wait()
-        self._write_down(kept, command)
+        self.settle_end(kept)
         await command.wait_closed()
+        self._bytes += _size(kept)
         for spool in (kept.stdout, kept.stderr):
             if spool is not None:
                 spool.close()
 
-    def _write_down(self, kept: KeptCommand, command: Command) -> None:
-        kept.facts |= told(command)
-        if kept.id in self._known:
+    def settle_end(self, kept: KeptCommand) -> None:
+        """Write down once how a command ended, before anybody is told."""
+        if kept.command is None or kept.command.running or kept.facts["exit_code"] is not None:
+            return
+        timer = self._unwritten.pop(kept.id, None)
+        if timer is not None:
+            timer.cancel()
+        kept.facts |= told(kept.command)
+        self._write_down(kept)
+
+    def _write_down(self, kept: KeptCommand) -> None:
+        if kept.id not in self._known:
+            return
+        try:
             self._journal.keep_command(self._sandbox_id, kept.number, kept.facts)
+        except OSError as error:
+            _log.warning("%s of %s: %s", kept.id, self._sandbox_id, error)
 
     def _make_room(self) -> None:
         """Forget the oldest that are over, where there are too many or too much is kept of them."""
         ended = [kept for kept in self._known.values() if kept.over]
         sizes = {kept.id: _size(kept) for kept in ended}
         most = KEPT_COMMANDS - (len(self._known) - len(ended))
-        while ended and (len(ended) > most or sum(sizes.values()) > KEPT_BYTES):
+        self._bytes = sum(sizes.values())
+        gone = []
+        while ended and (len(ended) > most or self._bytes > KEPT_BYTES):
             oldest = ended.pop(0)
-            del sizes[oldest.id]
-            self._forget(oldest)
-
-    def _forget(self, kept: KeptCommand) -> None:
-        del self._known[kept.id]
-        if kept.command is not None:
-            self._ids.pop(id(kept.command), None)
-        self._journal.forget_command(self._sandbox_id, kept.number)
-        for spool in (kept.stdout, kept.stderr):
-            if spool is not None:
-                spool.remove()
+            self._bytes -= sizes[oldest.id]
+            gone.append(oldest)
+        for kept in gone:
+            del self._known[kept.id]
+            if kept.command is not None:
+                self._ids.pop(id(kept.command), None)
+            for spool in (kept.stdout, kept.stderr):
+                if spool is not None:
+                    spool.remove()
+        if gone:
+            with contextlib.suppress(OSError):
+                self._journal.forget_commands(self._sandbox_id, [kept.number for kept in gone])
 
     def of(self, command: Command) -> KeptCommand:
         """The command that has begun."""
@@ -191,8 +225,8 @@ class KeptCommands:
     async def settle(self) -> None:
         """Write everything down; the box is gone."""
         for kept in self._known.values():
-            if kept.command is not None:
-                self._write_down(kept, kept.command)
+            self.settle_now(kept)
+            self.settle_end(kept)
         for watching in list(self._watching):
             watching.cancel()
 
