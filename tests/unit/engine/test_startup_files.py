@@ -107,3 +107,8 @@ def test_a_summary_names_some_and_counts_the_rest(project: Path) -> None:
     lines = in_words(found, str(project), complete=True)
     assert lines[0] == "d/.envrc0 was written: why"
     assert lines[-1] == "5 more files that run later were written; the trace names them"
+
+
+def test_link_to_itself_does_not_keep_a_watch_from_beginning(project: Path) -> None:
+    (project / "loop").symlink_to("loop")
+    assert StartupFiles([str(project)]).complete
