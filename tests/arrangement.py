@@ -12,6 +12,7 @@ import pytest
 # Files that take the longest, the longest first: with several workers none of them is begun when the rest is done.
 LONGEST_FIRST = (
     "tests/integration/test_http_schema.py",
+    "tests/integration/docker/test_compose.py",
     "tests/adversarial/egress/test_floods.py",
     "tests/adversarial/survivors/test_nothing_outlives_its_run.py",
     "tests/adversarial/resource/test_limits_hold.py",
