@@ -107,12 +107,15 @@ class Files:
                 raise
             await operation.finish()
 
-    async def list(self, path: str = ".", *, depth: int = 1, user: str = "") -> list[FileInfo]:
-        """What is in a directory, by path; `depth` -1 is all below it, 256 levels deep at most."""
+    async def list(self, path: str = ".", *, depth: int = 1, user: str = "", max_entries: int = -1) -> list[FileInfo]:
+        """What is in a directory, by path; `depth` -1 is all below it, 256 levels deep at most. Raises OSError
+        (EOVERFLOW) when there are more than `max_entries`, -1 for no bound."""
         target = absolute(path)
         with recorded(self._note, "file.list", {"path": target, "depth": depth, "user": user}) as record:
             operation = await self._operate("list", target, str(depth or 1), user=user)
-            found = await _entries(operation)
+            found = await _entries(operation, max_entries)
+            if 0 <= max_entries < len(found):
+                raise OSError(errno.EOVERFLOW, os.strerror(errno.EOVERFLOW), target)
             record.found(entries=len(found))
         return sorted(found, key=lambda one: one.path)
 
@@ -237,7 +240,8 @@ def absolute(path: str) -> str:
     return joined if ".." in joined.split("/") else posixpath.normpath(joined)
 
 
-async def _entries(operation: Operation) -> list[FileInfo]:
+async def _entries(operation: Operation, most: int = -1) -> list[FileInfo]:
+    """All of them, or a few more than `most`."""
     pending = bytearray()
     found = []
     async for piece in operation.pieces():
@@ -245,6 +249,9 @@ async def _entries(operation: Operation) -> list[FileInfo]:
         *records, rest = bytes(pending).split(b"\0\0")
         pending = bytearray(rest)
         found += [_entry(record) for record in records]
+        if 0 <= most < len(found):
+            operation.abandon()
+            break
     return found
 
 

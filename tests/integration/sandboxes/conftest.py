@@ -88,7 +88,7 @@ def kept_server(
     server = start_server(
         AGENTBOX_KEY_FILE=str(keys),
         AGENTBOX_MAX_SANDBOXES="6",
-        AGENTBOX_MAX_UPLOAD_BYTES=str(80 << 20),
+        AGENTBOX_MAX_UPLOAD_BYTES=str(50 << 20),
         AGENTBOX_KEEPER_LINGER_SECONDS="0",
         AGENTBOX_POOL="0",
     )

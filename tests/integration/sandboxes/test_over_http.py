@@ -124,6 +124,14 @@ def test_what_is_wrong_with_a_file_is_said_with_its_errno(
     assert (answer.status_code, answer.json()["code"], answer.json()["errno"]) == (status, "file_error", errno)
 
 
+def test_directory_that_is_too_large_is_not_listed(box: Box) -> None:
+    box.exec("mkdir many; cd many; touch $(seq 50)")
+    assert len(box.ask("GET", "/files/list", params={"path": "many", "max_entries": 50}).json()["entries"]) == 50
+    refused = box.ask("GET", "/files/list", params={"path": "many", "max_entries": 49})
+    assert (refused.status_code, refused.json()["code"]) == (413, "too_many_entries")
+    assert box.exec("ls many | wc -l")["stdout"] == "50\n"
+
+
 def test_names_that_are_not_utf_8_can_be_listed_and_read(box: Box) -> None:
     box.exec(["bash", "-c", "mkdir odd; printf x > odd/$'\\377'"])
     entry = box.ask("GET", "/files/list", params={"path": "odd"}).json()["entries"][0]
@@ -147,7 +155,7 @@ def test_directories_go_in_and_out_as_tar(box: Box) -> None:
 
 
 def test_large_file_passes_in_memory_that_does_not_grow_with_it(kept_server: RunningServer, box: Box) -> None:
-    size = 64 << 20
+    size = 48 << 20
     pids = (kept_server.pid, keeper_pid(kept_server.state_dir))
     before = [rss_bytes(pid) for pid in pids]
     piece = b"0123456789abcdef" * 4096
@@ -157,13 +165,13 @@ def test_large_file_passes_in_memory_that_does_not_grow_with_it(kept_server: Run
         for part in answer.iter_bytes():
             got += len(part)
     assert got == size
-    assert all(rss_bytes(pid) - was < size // 4 for pid, was in zip(pids, before, strict=True))
+    assert all(rss_bytes(pid) - was < size // 3 for pid, was in zip(pids, before, strict=True))
 
 
 def test_upload_over_the_limit_is_refused_and_the_file_is_not_there(box: Box) -> None:
-    declared = box.ask("PUT", "/files", params={"path": "huge"}, content=bytes(81 << 20))
+    declared = box.ask("PUT", "/files", params={"path": "huge"}, content=bytes(51 << 20))
     assert (declared.status_code, declared.json()["code"]) == (413, "body_too_large")
-    streamed = box.ask("PUT", "/files", params={"path": "huge"}, content=(bytes(1 << 20) for _ in range(82)))
+    streamed = box.ask("PUT", "/files", params={"path": "huge"}, content=(bytes(1 << 20) for _ in range(52)))
     assert streamed.status_code == 413
     assert box.ask("GET", "/files/info", params={"path": "huge"}).status_code == 404
 

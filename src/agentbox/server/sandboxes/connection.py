@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket
 from collections import deque
 
 import httptools
@@ -13,6 +14,7 @@ Headers = list[tuple[bytes, bytes]]
 
 # So much of an answer waits here for a client that is slow, and so much of a body for the keeper.
 WAITING_BYTES = 256 << 10
+_SEND_BYTES = 1 << 20
 
 
 class KeeperLostError(Exception):
@@ -45,6 +47,10 @@ class KeeperConnection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=WAITING_BYTES)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            # What the kernel does not take at once is copied and waits here.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell who waits."""

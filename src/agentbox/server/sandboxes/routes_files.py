@@ -95,10 +95,14 @@ def _add_names(router: Router, desk: Desk) -> None:
         path, depth, user = query.text("path", "."), query.whole("depth", 1, -1, MAX_DEPTH), user_of(query)
         most = query.whole("max_entries", MAX_ENTRIES, 1, MAX_ENTRIES)
         sandbox = await desk.awake(request)
-        with file_errors():
-            found = await desk.supervised(request, sandbox.files.list(path, depth=depth, user=user))
-        if len(found) > most:
-            raise too_many(most)
+        listing = sandbox.files.list(path, depth=depth, user=user, max_entries=most)
+        try:
+            with file_errors():
+                found = await desk.supervised(request, listing)
+        except Problem as problem:
+            if problem.extra.get("errno") == "EOVERFLOW":
+                raise too_many(most) from problem
+            raise
         return json_answer(await asyncio.to_thread(lambda: {"entries": [entry(one) for one in found]}))
 
     async def make_directory(request: Request) -> ASGIApp:
