@@ -50,7 +50,7 @@ class Subvolumes:
         """See Ground."""
         with _Parent(path, "made") as parent:
             btrfs.create(parent, path.name)
-            self._finish(path, limit_bytes)
+            self._begin(parent, path, limit_bytes)
 
     def copy(
         self, source: Path, path: Path, limit_bytes: int, *, read_only: bool = False, told: Told | None = None
@@ -61,7 +61,7 @@ class Subvolumes:
             try:
                 if btrfs.is_subvolume(from_fd):
                     btrfs.snapshot(parent, path.name, from_fd, read_only=read_only)
-                    return self._finish(path, limit_bytes)
+                    return self._begin(parent, path, limit_bytes)
             finally:
                 os.close(from_fd)
         # A directory of the host's own.
@@ -72,6 +72,14 @@ class Subvolumes:
         """See Ground."""
         with _Parent(path, "limited"):
             self._finish(path, limit_bytes)
+
+    def _begin(self, parent: int, path: Path, limit_bytes: int) -> int:
+        try:
+            return self._finish(path, limit_bytes)
+        except BaseException:
+            # One that no limit holds must not be.
+            btrfs.destroy(parent, path.name)
+            raise
 
     def _finish(self, path: Path, limit_bytes: int) -> int:
         fd = os.open(path, _DIRECTORY)

@@ -177,7 +177,7 @@ def test_snapshots_of_a_tree_that_changes_are_whole_and_serve_runs_as_those_of_r
         racing = sandbox.exec(["python3", "-c", RACE], wait=0)
         while not Path(str(sandbox.workspace), "snp15").is_dir():
             time.sleep(0)
-        for _ in range(3):
+        for _ in range(2):
             taken = sandbox.snapshot("racing")
             (fork,) = sandbox.fork()
             fork.restore(taken.snapshot_id)
