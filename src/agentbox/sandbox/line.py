@@ -109,6 +109,11 @@ class Line:
                 f"no server answers at {self.url}: {error}",
                 hint="start one with `agentbox serve`, or check the address",
             ) from error
+        except TimeoutError as error:
+            raise NoAnswerError(
+                f"{self.url} did not answer in time; whether it was done is not known",
+                hint="look at what is there before doing it again",
+            ) from error
         except LostConnectionError as error:
             raise NoAnswerError(
                 f"{self.url}: {error}; whether it was done is not known",

@@ -42,6 +42,11 @@ class RemoteSandbox(RemoteState):
                 f"workspace {os.fspath(options.workspace)!r} is a directory of this machine, not of the server",
                 hint="give the workspace a name, and copy files with `files.upload`",
             )
+        if options.trace is not None and options.trace is not True:
+            raise SandboxError(
+                "a server keeps the trace of its sandboxes itself, every one of them",
+                hint="leave `trace` out; `fetch_trace` copies it",
+            )
         self.options = options
         self._line = line
         self.files = RemoteFiles(line, lambda: self._path)

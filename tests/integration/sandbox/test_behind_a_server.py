@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentbox import Sandbox, SandboxError
+from agentbox.sandbox.line import Line
 from tests.ports import port_that_refuses
 from tests.running_server import RunningServer
 
@@ -42,13 +44,22 @@ def test_a_command_is_waited_for_and_followed_across_a_kill_of_its_server(
         assert (command.stdout, command.exit_code) == (b"one\ntwo\n", 0)
 
 
-def test_a_directory_of_this_machine_is_no_workspace_of_a_server() -> None:
+def test_what_a_server_cannot_do_for_a_client_is_refused() -> None:
+    with pytest.raises(SandboxError, match="keeps the trace"):
+        Sandbox(url="http://127.0.0.1:1", trace="trace.jsonl")
     with pytest.raises(SandboxError, match="directory of this machine"):
         Sandbox(url="http://127.0.0.1:1", workspace="/srv/project")
     with pytest.raises(SandboxError, match="no http or https URL"):
         Sandbox(url="127.0.0.1:8080")
     with port_that_refuses() as port, pytest.raises(SandboxError, match=f"no server answers at .*:{port}: Connection"):
         Sandbox(url=f"http://127.0.0.1:{port}").start()
+
+
+async def test_a_server_that_says_nothing_is_no_server_that_did_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        line = Line(f"http://127.0.0.1:{mute.getsockname()[1]}", None)
+        with pytest.raises(SandboxError, match="did not answer in time; whether it was done is not known"):
+            await line.ask("POST", "/x", value={}, seconds=0.1)
 
 
 def test_the_environment_names_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
