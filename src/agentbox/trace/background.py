@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Traces that a thread writes: whoever has something to tell hands it over and waits for no disk.
 
-One thread writes all such traces of a process. What is handed over is in the kernel's hands 100 ms later, so that what
+One thread writes all such traces of a process. What is handed over is in the kernel's hands 200 ms later, so that what
 comes together costs one turn of the thread and one write. A trace that lives for days is kept in parts: when one has
 grown enough it is sealed and put aside as `NAME.1.jsonl`, `NAME.2.jsonl`, ..., and the next begins where the first was,
 naming the one before. The oldest parts are removed where there are too many. Each part verifies by itself.
@@ -44,7 +44,7 @@ LEDGER_SECONDS = 10.0
 _FORGET_TOGETHER = 64
 _AT_ONCE = 256
 _TICK_SECONDS = 0.5
-_TOGETHER_SECONDS = 0.1
+_TOGETHER_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
