@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OutputSink = Callable[[str, bytes], Awaitable[None]]
 
 # What a shorter program says fits into its pipes: nobody need look before its end.
-_FOLLOW_SECONDS = 0.002
+_FOLLOW_SECONDS = 0.02
 # A program that is over sooner cannot have taken much, and most are.
 _MEMORY_WATCH_SECONDS = 0.05
 

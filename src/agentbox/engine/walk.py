@@ -218,7 +218,8 @@ class Walk:
         if way_out is not None:
             await way_out.serve(box.unix_listeners)
         tree = self._tree(box)
-        await self._fill(tree)
+        if not self._entrusted(box):
+            await self._fill(tree)
         trace = await self._begun_trace()
         if trace is not None:
             trace.on_failure = box.kill
@@ -280,6 +281,13 @@ class Walk:
         self._way_out = await self._egress.open(rules, trace.gated, held=held)
         self._decided.warnings.extend(self._way_out.notes)
         return self._way_out
+
+    def _entrusted(self, box: LiveBox) -> bool:
+        """Whether the box places the code by itself; it can where there is nothing else to be placed."""
+        request, program = self._decided.request, self._program
+        if program is None or request.files or request.snapshot_id or self._decided.policy is not None:
+            return False
+        return box.entrust(program.argv, program.env, request.code.encode("utf-8", "surrogateescape"))
 
     async def _fill(self, tree: Tree) -> None:
         request = self._decided.request

@@ -16,12 +16,12 @@ _MAIN = {name: one for name, one in sys.modules["__main__"].__dict__.items() if 
 _MODULES = dict(sys.modules)
 _IMPORTERS = dict(sys.path_importer_cache)
 
+import _imp  # noqa: E402
 import atexit  # noqa: E402
 import builtins  # noqa: E402
-import contextlib  # noqa: E402
-import ctypes  # noqa: E402
 import gc  # noqa: E402
 import os  # noqa: E402
+from _frozen_importlib import ModuleSpec  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ _guard: "list[Any]" = []
 _sample: "list[str]" = []
 
 
-def _prepare(words: "bytes | None", arguments: int, variables: int) -> "dict[str, Any]":
-    """In a child: `words` are so many arguments of the program, then so many variables that its environment has more,
-    each ended by NUL. The names of a new `__main__`."""
+def _prepare(words: "bytes | None", arguments: int, variables: int) -> None:
+    """In a child, before its program: `words` are so many arguments of it, then so many variables that its environment
+    has more, each ended by NUL. Without any only for what changes in every child; see `_changes`."""
     if words is None:
         _rehearse_guard()
-        return {}
+        return
     parts = words.split(b"\0")
     for part in parts[arguments : arguments + variables]:
         key, _, value = part.partition(b"=")
@@ -64,6 +64,24 @@ def _prepare(words: "bytes | None", arguments: int, variables: int) -> "dict[str
         module = sys.modules.get(name)
         if module is not None:
             getattr(module, function)()
+    if _guard:
+        arm, loaded = _guard.pop()
+        # It ends the process where it cannot.
+        arm(lambda: loaded)
+        # What the guard sees of an interpreter that starts the file, which looks first whether it is a ZIP archive.
+        # Where it may not be read the kernel says so.
+        path = _MAIN["__file__"]
+        try:
+            sys.audit("open", path, "rb", os.O_RDONLY | os.O_CLOEXEC)
+            sys.audit("cpython.run_file", path)
+            sys.audit("open", path, "rb", os.O_RDONLY)
+        # contextlib would be one more module in every box.
+        except OSError:
+            pass
+
+
+def _new_main() -> None:
+    """The `__main__` of programs. Each child is a process, so one serves all; nothing but `sys.modules` may hold it."""
     main = type(sys)("__main__")
     names = main.__dict__
     names.update(_MAIN)
@@ -72,19 +90,51 @@ def _prepare(words: "bytes | None", arguments: int, variables: int) -> "dict[str
     sys.modules["__main__"] = main
     if "__mp_main__" in sys.modules:
         sys.modules["__mp_main__"] = main
-    gc.enable()
-    if _guard:
-        arm, loaded = _guard.pop()
-        # It ends the process where it cannot.
-        arm(lambda: loaded)
-        # What the guard sees of an interpreter that starts the file, which looks first whether it is a ZIP archive.
-        # Where it may not be read the kernel says so.
-        path = names["__file__"]
-        with contextlib.suppress(OSError):
-            sys.audit("open", path, "rb", os.O_RDONLY | os.O_CLOEXEC)
-            sys.audit("cpython.run_file", path)
-            sys.audit("open", path, "rb", os.O_RDONLY)
-    return names
+
+
+def _changes() -> bool:
+    """Whether there is something to do in every child before its program begins."""
+    threading = sys.modules.get("threading")
+    seeded = any(name in sys.modules for name, _ in _SEEDS)
+    return seeded or bool(_guard) or (threading is not None and hasattr(threading.main_thread(), "_set_tstate_lock"))
+
+
+def _hooked() -> bool:
+    """Whether a module may have asked to be called in a fork. Without any the interpreter has nothing to do there."""
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if path is None or path == _MAIN["__file__"]:
+            continue
+        try:
+            with open(path, "rb") as file:
+                if b"register_at_fork" in file.read():
+                    return True
+        except OSError:
+            return True
+    return False
+
+
+def _serve(*world: "Any") -> None:
+    """Serve the owner, in C. That is no module of programs, so it is not loaded as one; nor by ctypes, of which every
+    child would have a copy, where objects are laid out as extension modules of the stable ABI expect."""
+    if any(letter in getattr(sys, "abiflags", "") for letter in "dt"):
+        import ctypes
+
+        function = ctypes.PyDLL(_LIBRARY).zygote_serve
+        function.argtypes = (ctypes.py_object, ctypes.py_object)
+        function(None, world)
+    module = _imp.create_dynamic(ModuleSpec("zygote", None, origin=_LIBRARY))
+    _imp.exec_dynamic(module)
+    module.serve(*world)
+
+
+def _plain() -> "list[type]":
+    """Types of objects that end unnoticed: what they refer to is looked at by itself."""
+
+    def cell() -> "Any":
+        return cell
+
+    return [dict, list, tuple, set, frozenset, type(_plain), type(len), type(cell.__closure__[0])]  # type: ignore[index]
 
 
 def _rehearse_guard() -> None:
@@ -112,8 +162,6 @@ def _load_guard(directory: str) -> None:
 
 
 def _main() -> None:
-    library = ctypes.PyDLL(_LIBRARY)
-    library.zygote_serve.argtypes = (ctypes.c_char_p, *(ctypes.py_object,) * 6)
     thread = sys.modules["_thread"]
     for name in [name for name in sys.modules if name not in _MODULES]:
         del sys.modules[name]
@@ -136,13 +184,12 @@ def _main() -> None:
     first = {name: value for name, value in vars(builtins).items() if name not in _LATE_BUILTINS}
     # A program's end takes them away from where they are; that they stay spares a child from taking them apart.
     kept = [dict(vars(builtins)), *sys.path_importer_cache.values(), *sys.meta_path, *sys.path_hooks, *sys.path]
+    plain, changes, hooked = _plain(), int(_changes()), int(_hooked())
     gc.collect()
     gc.freeze()
     gc.disable()
-    library.zygote_serve(_MAIN["__file__"].encode(), _prepare, modules, first, atexit, gc, thread)
+    _serve(_MAIN["__file__"], _prepare, _new_main, modules, first, atexit, gc, thread, plain, changes, hooked)
     del kept
 
 
 _main()
-# Its owner is gone; there is nobody to end in order for.
-os._exit(0)

@@ -154,6 +154,12 @@ class LiveBox:
         del argv, env, stdin
         return None
 
+    def entrust(self, argv: Sequence[str], env: Mapping[str, str], content: bytes) -> bool:
+        """Where this program has started already, and its file would be the first in an empty workspace: let it write
+        `content` there by itself when it is started. False where the caller must place it."""
+        del argv, env, content
+        return False
+
     async def start(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: str, stdio: Sequence[int]
     ) -> asyncio.Future[CommandExit]:
@@ -256,8 +262,7 @@ class LiveBox:
         if processes is None and ending is not None:
             processes = ending.processes
         if self._cgroup is not None:
-            counted = self._cgroup.usage()
-            return Usage(counted.cpu_ms, counted.max_memory_bytes, processes)
+            return Usage(*self._cgroup.spent(), processes)
         if ending is None:
             return Usage(None, None, processes)
         return Usage(ending.cpu_ms, ending.max_rss_bytes, processes)

@@ -106,7 +106,7 @@ class Cgroup:
         self._lock = _thread.allocate_lock()
 
     def attach_fds(self) -> tuple[int, ...]:
-        """Return descriptors of cgroup.procs, close-on-exec: a process that writes b"0" to each joins the box.
+        """Return descriptors, close-on-exec: a process of one thread that writes b"0" to each joins the box.
 
         They stay open, and stay this object's, until `destroy`. The right to join is that of the process that made
         them, so a child may write after it gave up its rights.
@@ -153,7 +153,21 @@ class Cgroup:
         if self._final is not None:
             return self._final.oom_kills
         hierarchy = self._ownership.hierarchy("memory")
-        return 0 if hierarchy is None else self._oom_kills(hierarchy) - self._oom_before
+        if hierarchy is None or self._stayed_below(hierarchy):
+            return 0
+        return self._oom_kills(hierarchy) - self._oom_before
+
+    def spent(self) -> tuple[float | None, int | None]:
+        """Return the processor time and the highest memory use of `usage`, at half its price. Raises OSError as it
+        does."""
+        return (
+            (self._cpu_ms(), self._max_memory_bytes())
+            if self._final is None
+            else (
+                self._final.cpu_ms,
+                self._final.max_memory_bytes,
+            )
+        )
 
     def refused_processes(self) -> int:
         """Return how often a process or thread could not start because of the limit of them; 0 without a controller."""
@@ -186,9 +200,10 @@ class Cgroup:
     def _reset(self) -> bool:
         memory = self._ownership.hierarchy("memory")
         if memory is not None:
+            if not self._stayed_below(memory):
+                self._oom_before = self._oom_kills(memory)
             if not self._ownership.dialect.reset_peak(self._reader(memory, self._ownership.dialect.USAGE_PEAK)):
                 return False
-            self._oom_before = self._oom_kills(memory)
         self._cpu_before += self._cpu_ms() or 0.0
         return True
 
@@ -235,7 +250,7 @@ class Cgroup:
                 self._made.append(hierarchy)
             self._apply(self._limits, raised=False)
             for hierarchy in self._ownership.hierarchies:
-                self._fds.append(self._open(hierarchy, "cgroup.procs", os.O_WRONLY))
+                self._fds.append(self._open(hierarchy, self._ownership.dialect.JOIN_FILE, os.O_WRONLY))
         except OSError as exc:
             self.destroy()
             raise ConfinementError(
@@ -276,6 +291,13 @@ class Cgroup:
                 fd = self._open(hierarchy, file, os.O_RDONLY)
             self._readers[file] = fd
         return fd
+
+    def _stayed_below(self, memory: Hierarchy) -> bool:
+        """Whether so little memory was ever used that the limit cannot have killed anything. The kernel reserves some
+        in advance, so near the limit its own count is asked."""
+        if not self._has_peak(memory):
+            return False
+        return int(self._read(memory, self._ownership.dialect.USAGE_PEAK)) < self._limits.memory_bytes // 2
 
     def _oom_kills(self, hierarchy: Hierarchy) -> int:
         return self._keyed(hierarchy, self._ownership.dialect.OOM_FILE, "oom_kill")

@@ -32,6 +32,7 @@ CPU_PERIOD_US = 100_000
 # Where the owner itself goes when its group is to hold boxes.
 LEAF = "agentbox.owner"
 
+JOIN_FILE = "cgroup.procs"
 USAGE_PEAK = "memory.peak"
 OOM_FILE = "memory.events"
 ANON_KEY = b"\nanon "

@@ -16,6 +16,10 @@ import struct
 from agentbox.linux.process import forbid_new_privileges
 from agentbox.linux.syscalls import number, syscall
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 
@@ -41,6 +45,14 @@ ABSENT = (
     "afs_syscall", "clone3", "getpmsg", "io_uring_enter", "io_uring_register", "io_uring_setup", "memfd_secret",
     "openat2", "putpmsg", "security", "tuxcall", "vserver",
 )  # fmt: skip
+
+# Calls whose arguments matter.
+_LOOKED_AT = (
+    "chmod", "clone", "creat", "fchmod", "fchmodat", "fchmodat2", "ioctl", "mknod", "mknodat", "open", "openat",
+    "personality", "setsockopt", "socket", "unshare",
+)  # fmt: skip
+# So many numbers are compared one after the other.
+_COMPARED = 6
 
 # CLONE_NEWTIME is left out: in clone(2) its bit belongs to the exit signal, and only unshare knows it.
 _NAMESPACES = 0x7E020000
@@ -176,36 +188,38 @@ def _known(name: str, machine: str) -> int:
     return found
 
 
+def _search(program: Program, labels: Sequence[tuple[int, str]]) -> None:
+    """Go to the label of the number that is loaded, or allow a call that has none. `labels` are in order."""
+    if len(labels) > _COMPARED:
+        middle = len(labels) // 2
+        above = f"from {labels[middle][0]}"
+        program.jump(_JGE, labels[middle][0], above)
+        _search(program, labels[:middle])
+        program.label(above)
+        _search(program, labels[middle:])
+        return
+    for nr, label in labels:
+        program.jump(_JEQ, nr, label)
+    program.answer(_ALLOW)
+
+
 def build(machine: str | None = None) -> bytes:
     """The guest filter for `machine` (default: this one) as an array of struct sock_filter. Pure."""
     machine = machine or os.uname().machine
     program = Program()
-
-    def on(name: str, label: str) -> None:
-        nr = number(name, machine)
-        if nr is not None:
-            program.jump(_JEQ, nr, label)
+    labels: dict[int, str] = {}
+    looked_at = (((name,), name) for name in _LOOKED_AT)
+    for names, label in ((ABSENT, "absent_early"), (REFUSED, "refused_early"), *looked_at):
+        labels |= {nr: label for name in names if (nr := number(name, machine)) is not None}
 
     program.load(4)
     program.jump(_JEQ, ARCHITECTURES[machine], None, "absent_early")
     program.load(0)
     if machine == "x86_64":
         program.jump(_JGE, _X32_BIT, "absent_early")
-    # The commonest calls whose arguments matter come first.
-    on("openat", "openat")
-    on("open", "open")
-    on("ioctl", "ioctl")
-    on("socket", "socket")
-    on("clone", "clone")
     program.jump(_JGT, HORIZON, "beyond")
-    for name in ("unshare", "personality", "creat", "chmod", "fchmod", "fchmodat", "fchmodat2", "mknod", "mknodat"):
-        on(name, name)
-    on("setsockopt", "setsockopt")
-    for name in ABSENT:
-        on(name, "absent_early")
-    for name in REFUSED:
-        on(name, "refused_early")
-    program.answer(_ALLOW)
+    # When a filter is put on, the kernel asks it about every call there is; a search answers in a tenth of the steps.
+    _search(program, sorted(labels.items()))
 
     program.label("absent_early")
     program.answer(_ERRNO | errno.ENOSYS)
@@ -214,7 +228,8 @@ def build(machine: str | None = None) -> bytes:
 
     program.label("beyond")
     for name in KNOWN_AFTER_HORIZON:
-        on(name, "allowed")
+        if (nr := number(name, machine)) is not None:
+            program.jump(_JEQ, nr, "allowed")
     program.answer(_ERRNO | errno.ENOSYS)
 
     for name, flags, mode in (("open", 1, 2), ("openat", 2, 3)):

@@ -104,15 +104,13 @@ class Begun:
             theirs.close()
             wire.send(sock, {"forked": pid}, [os.pidfd_open(pid)])
             # The init builds meanwhile; it starts nothing before it is told.
-            box.join(cgroups, pid)
+            box.join(cgroups)
             ours.sendall(_JOINED)
             self._watch(pid, proc, ours)
-        for fd in cgroups:
-            os.close(fd)
         os.close(proc)
         ours.close()
         self._judge_end.close()
-        self._finish(sock, theirs)
+        self._finish(sock, theirs, cgroups)
 
     def _watch(self, pid: int, proc: int, init: socket.socket) -> None:
         """The judge's life; never returns."""
@@ -126,7 +124,7 @@ class Begun:
                 os.kill(pid, signal.SIGKILL)
             os._exit(0)
 
-    def _finish(self, sock: socket.socket, judge_end: socket.socket) -> None:
+    def _finish(self, sock: socket.socket, judge_end: socket.socket, cgroups: list[int]) -> None:
         """The init's life."""
         orders = _Orders(self._init_end)
         root.begin(self.skeleton, _STAGE)
@@ -140,6 +138,8 @@ class Begun:
         self._init_end.close()
         if judge_end.recv(len(_JOINED)) != _JOINED:
             os._exit(0)
+        # By itself: who joins another process waits for the whole machine.
+        box.join(cgroups)
         with step("unshare"):
             namespaces.unshare(namespaces.CLONE_NEWCGROUP)
         rest = rest_of(plan, self.skeleton)

@@ -43,12 +43,11 @@ def report_failure(sock: socket.socket, error: BaseException) -> None:
         wire.send(sock, {"error": text, "step": step, "errno": code})
 
 
-def join(cgroups: list[int], *others: int) -> None:
-    """Enter the control groups whose cgroup.procs files these descriptors are, with other processes, and close them."""
+def join(cgroups: list[int]) -> None:
+    """Enter the control groups whose files these descriptors are (Cgroup.attach_fds), and close them."""
     with step("join cgroup"):
         for fd in cgroups:
-            for pid in (0, *others):
-                os.write(fd, b"%d" % pid)
+            os.write(fd, b"0")
             os.close(fd)
 
 

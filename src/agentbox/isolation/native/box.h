@@ -30,7 +30,7 @@
 
 #define OWNER_FD 3
 #define CONFIG_FD 4
-#define MAX_DESCRIPTORS 12
+#define MAX_DESCRIPTORS 16
 #define MAX_MESSAGE (160 * 1024)
 #define MAX_PATHS 64
 
@@ -189,7 +189,7 @@ static ssize_t receive(int sock, void *buffer, size_t room, int *descriptors, in
 static int tell(int sock, struct head head, const char *text, const int *descriptors, int count)
 {
 	struct iovec parts[2] = {{&head, sizeof head}, {(void *)text, text ? strlen(text) : 0}};
-	union { struct cmsghdr align; char room[CMSG_SPACE(sizeof(int) * 4)]; } control;
+	union { struct cmsghdr align; char room[CMSG_SPACE(sizeof(int) * MAX_DESCRIPTORS)]; } control;
 	struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
 	if (count) {
 		message.msg_control = &control;
@@ -215,18 +215,24 @@ static void tell_end(uint32_t op, uint32_t id, int status, const struct rusage *
 	tell(OWNER_FD, (struct head){op, id, status, cpu, used->ru_maxrss, 0}, NULL, NULL, 0);
 }
 
-static int drop_capabilities(void)
+// Of this process; what it executes is another matter, see below.
+static int drop_powers(void)
 {
 	struct __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
 	struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
 	prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
-	for (int one = 0; one < 64; one++)
-		if (prctl(PR_CAPBSET_DROP, one, 0, 0, 0) < 0)
-			break;
 	// NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE, each with its lock.
 	if (prctl(PR_SET_SECUREBITS, 0xcf, 0, 0, 0) < 0)
 		return -1;
 	return syscall(SYS_capset, &head, none);
+}
+
+static int drop_capabilities(void)
+{
+	for (int one = 0; one < 64; one++)
+		if (prctl(PR_CAPBSET_DROP, one, 0, 0, 0) < 0)
+			break;
+	return drop_powers();
 }
 
 struct landlock_attr { uint64_t files, net, scoped; };
@@ -376,17 +382,6 @@ static int confine(const struct config *config, int judge)
 static int enter(const struct config *config, int init, const int *joins, int n_joins)
 {
 	return go_in(config, init, joins, n_joins) < 0 ? -1 : confine(config, -1);
-}
-
-static int place_stdio(const int *descriptors)
-{
-	for (int target = 0; target < 3; target++) {
-		if (descriptors[target] == target)
-			fcntl(target, F_SETFD, 0);
-		else if (dup2(descriptors[target], target) < 0)
-			return -1;
-	}
-	return 0;
 }
 
 #endif

@@ -4,8 +4,10 @@
 // closes it ends, and with it, by the kernel, everything in its PID namespace: every box and every warm interpreter.
 #include "box.h"
 
+#include <linux/audit.h>
 #include <net/if.h>
 #include <poll.h>
+#include <stddef.h>
 #include <sys/ioctl.h>
 #include <sys/un.h>
 
@@ -23,14 +25,16 @@ static uid_t own_uid;
 // A pidfd of this process.
 static int self = -1;
 
+// `line` is of a warm interpreter: what its owner says to it, box inits say too.
 struct child {
 	pid_t pid;
 	uint32_t op, id;
+	int line;
 };
 static struct child *children;
 static int n_children, room_for_children;
 
-static void remember(pid_t pid, uint32_t op, uint32_t id)
+static void remember(pid_t pid, uint32_t op, uint32_t id, int line)
 {
 	if (n_children == room_for_children) {
 		room_for_children = room_for_children ? 2 * room_for_children : 64;
@@ -38,7 +42,15 @@ static void remember(pid_t pid, uint32_t op, uint32_t id)
 		if (!children)
 			_exit(70);
 	}
-	children[n_children++] = (struct child){pid, op, id};
+	children[n_children++] = (struct child){pid, op, id, line};
+}
+
+static struct child *child_of(uint32_t op, uint32_t id)
+{
+	for (int i = 0; i < n_children; i++)
+		if (children[i].op == op && children[i].id == id)
+			return children + i;
+	return NULL;
 }
 
 static int write_file(const char *path, const char *text)
@@ -164,27 +176,106 @@ static long started(void)
 	return last ? strtol(last, NULL, 10) - 1 : 0;
 }
 
-// The init of a box: reaps, and at SIGUSR1 ends everything and says how many there were.
-static void live(uint32_t id)
+static volatile sig_atomic_t asked;
+
+static void end_was_asked(int number)
 {
-	sigset_t wanted;
-	sigemptyset(&wanted);
-	sigaddset(&wanted, SIGCHLD);
-	sigaddset(&wanted, SIGUSR1);
+	(void)number;
+	asked = 1;
+}
+
+static void woken(int number) { (void)number; }
+
+// End everything in this box but its init, which is about to end too, and say so: how many processes there ever were,
+// and the exit code that the program told, or -1.
+static void end(uint32_t id, int code)
+{
+	// The first process of a PID namespace after its init is its second, and once it is killed it starts no other. To
+	// kill all of them the kernel looks at every process of the host.
+	kill(2, SIGKILL);
+	long count = started();
+	if (count != 1)
+		kill(-1, SIGKILL);
+	tell(OWNER_FD, (struct head){'c', id, count, code, 0, 0}, NULL, NULL, 0);
+	_exit(0);
+}
+
+#if defined(__x86_64__)
+#define MACHINE AUDIT_ARCH_X86_64
+#elif defined(__aarch64__)
+#define MACHINE AUDIT_ARCH_AARCH64
+#endif
+
+// All that an init does from now on. It is small because the kernel asks a filter about every call when it is put on.
+static int keep_to_own_calls(void)
+{
+#ifdef MACHINE
+	static const int calls[] = {SYS_ppoll, SYS_read, SYS_wait4, SYS_kill, SYS_openat, SYS_close, SYS_sendmsg,
+		SYS_rt_sigreturn, SYS_exit_group};
+	enum { N = sizeof calls / sizeof *calls };
+	struct sock_filter filter[N + 5] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MACHINE, 0, N + 1),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+	};
+	for (int i = 0; i < N; i++)
+		filter[3 + i] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, calls[i], N - i, 0);
+	filter[N + 3] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+	filter[N + 4] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	struct sock_fprog program = {N + 5, filter};
+	return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
+#else
+	return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &config.filter);
+#endif
+}
+
+// The init of a box: reaps, and ends everything when its owner sends SIGUSR1, or when a warm child says by `report` that
+// its program has ended.
+static void live(uint32_t id, int report)
+{
+	struct sigaction action = {.sa_handler = woken};
+	struct pollfd told = {report, POLLIN, 0};
+	sigset_t none;
+	sigemptyset(&none);
+	sigaction(SIGCHLD, &action, NULL);
+	action.sa_handler = end_was_asked;
+	sigaction(SIGUSR1, &action, NULL);
+	if (keep_to_own_calls() < 0)
+		_exit(1);
 	for (;;) {
-		int number = sigwaitinfo(&wanted, NULL);
-		if (number == SIGCHLD) {
-			while (waitpid(-1, NULL, WNOHANG) > 0)
-				;
-		} else if (number == SIGUSR1) {
-			kill(-1, SIGKILL);
-			tell(OWNER_FD, (struct head){'c', id, started(), 0, 0, 0}, NULL, NULL, 0);
-			_exit(0);
+		if (asked)
+			end(id, -1);
+		int ready = ppoll(&told, told.fd >= 0, NULL, &none);
+		if (ready > 0) {
+			unsigned char code;
+			if (read(told.fd, &code, 1) == 1)
+				end(id, code);
+			// Every process that had it is gone, or has closed it.
+			close(told.fd);
+			told.fd = -1;
 		}
+		while (waitpid(-1, NULL, WNOHANG) > 0)
+			;
 	}
 }
 
-static void become_init(const struct head *head)
+// Pipes for a warm child's exit code, stdout and stderr: the ends to read from in `read`, those to write in `write`.
+static int make_pipes(int *read, int *write)
+{
+	for (int i = 0; i < 3; i++) {
+		int ends[2];
+		// What is read by the owner must not block it.
+		if (pipe2(ends, O_CLOEXEC | (i ? O_NONBLOCK : 0)) < 0 || (i && fcntl(ends[1], F_SETFL, O_WRONLY) < 0))
+			return -1;
+		read[i] = ends[0];
+		write[i] = ends[1];
+	}
+	return 0;
+}
+
+// Op 'B' asks for a box alone, 'P' for one with pipes for a warm child, 'W' for one in which such a child waits: by
+// `zygote`, with `joins`. That child tells the owner of itself and of the box.
+static void become_init(const struct head *head, int zygote, const int *joins, int n_joins)
 {
 	sigset_t mask;
 	sigemptyset(&mask);
@@ -193,8 +284,8 @@ static void become_init(const struct head *head)
 	sigprocmask(SIG_SETMASK, &mask, NULL);
 	signal(SIGCHLD, SIG_DFL);
 	prctl(PR_SET_NAME, "agentbox-init", 0, 0, 0);
-	// The init, the workspace, and with a guard its channel and its policy.
-	int given[4] = {-1, -1, -1, -1};
+	// The init and the workspace; with a guard its channel and its policy; the owner's ends and a child's ends of pipes.
+	int given[MAX_DESCRIPTORS] = {-1, -1}, n_given = 2, from[3] = {-1, -1, -1}, into[3], line[2];
 	// Until its maps are written its /proc files must be its own.
 	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 	if (STEP("map ids") && map_ids(head->a, head->b) < 0)
@@ -205,6 +296,8 @@ static void become_init(const struct head *head)
 		goto failed;
 	if (STEP("writable directories") && mount_disk(head->c, head->d, given + 2, given + 3) < 0)
 		goto failed;
+	if (config.channel)
+		n_given = 4;
 	STEP("open workspace");
 	// Where a run may show less of it, by a mount that is not in the box.
 	int whole = !config.channel ? AT_FDCWD
@@ -214,50 +307,73 @@ static void become_init(const struct head *head)
 	given[1] = openat(whole, config.channel ? "." : config.workspace, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (given[1] < 0)
 		goto failed;
-	if (whole >= 0)
-		close(whole);
 	STEP("init");
 	if ((given[0] = syscall(SYS_pidfd_open, getpid(), 0)) < 0 || chdir("/") < 0)
 		goto failed;
+	if (head->op != 'B') {
+		STEP("pipes");
+		if (make_pipes(from, into) < 0)
+			goto failed;
+		memcpy(given + n_given, from + 1, 2 * sizeof(int));
+		n_given += 2;
+	}
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	STEP("capabilities");
-	if (drop_capabilities() < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+	if (drop_powers() < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		goto failed;
-	STEP("seccomp");
-	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &config.filter) < 0)
-		goto failed;
-	STEP("");
-	tell(OWNER_FD, (struct head){'b', head->id, 0, 0, 0, 0}, NULL, given, config.channel ? 4 : 2);
-	for (int i = 0; i < 4; i++)
-		if (given[i] >= 0)
-			close(given[i]);
-	close(CONFIG_FD);
-	close(self);
-	live(head->id);
+	if (head->op == 'W') {
+		// [init, its own line, pipes..., what it tells the owner of..., control groups]
+		int message[MAX_DESCRIPTORS] = {given[0]}, count = 5;
+		STEP("warm child");
+		if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line) < 0)
+			goto failed;
+		message[1] = line[0];
+		memcpy(message + 2, into, sizeof into);
+		message[count++] = given[1];
+		message[count++] = line[1];
+		memcpy(message + count, from + 1, 2 * sizeof(int));
+		memcpy(message + count + 2, joins, n_joins * sizeof(int));
+		if (tell(zygote, (struct head){'W', head->id, 0, 0, 0, 0}, NULL, message, count + 2 + n_joins) < 0)
+			goto failed;
+	} else {
+		if (head->op == 'P') {
+			memcpy(given + n_given, into, sizeof into);
+			n_given += 3;
+		}
+		tell(OWNER_FD, (struct head){'b', head->id, 0, 0, 0, 0}, NULL, given, n_given);
+	}
+	// A box lives as long as its owner has the socket; nothing else is for its init to hold.
+	int report = from[0] < 0 ? -1 : dup2(from[0], CONFIG_FD);
+	syscall(SYS_close_range, CONFIG_FD + (report >= 0), ~0u, 0);
+	live(head->id, report);
 failed:
 	tell(OWNER_FD, (struct head){'b', head->id, errno, 0, 0, 0}, current_step, NULL, 0);
 	_exit(1);
 }
 
 // The user namespace of a box belongs to the box's own id, so that id makes it; capabilities stay (see main).
-static void make_box(const struct head *head)
+static void make_box(const struct head *head, const char *text, const int *joins, int n_joins)
 {
+	struct child *zygote = head->op == 'W' ? child_of('z', strtoul(text, NULL, 10)) : NULL;
 	STEP("take the box's uid");
 	pid_t pid = -1;
-	if (setresgid(head->b, head->b, 0) == 0 && setresuid(head->a, head->a, 0) == 0) {
+	if (head->op == 'W' && (!zygote || n_joins > MAX_DESCRIPTORS - 9)) {
+		STEP("warm child");
+		errno = ESRCH;
+	} else if (setresgid(head->b, head->b, 0) == 0 && setresuid(head->a, head->a, 0) == 0) {
 		STEP("unshare");
 		pid = syscall(SYS_clone, CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET
 			| SIGCHLD, NULL, NULL, NULL, NULL);
 	}
 	if (pid == 0)
-		become_init(head);
+		become_init(head, zygote ? zygote->line : -1, joins, n_joins);
 	int code = errno;
 	if (setresuid(own_uid, own_uid, own_uid) < 0 || setresgid(own_uid, own_uid, own_uid) < 0)
 		_exit(70);
 	if (pid < 0)
 		tell(OWNER_FD, (struct head){'b', head->id, code, 0, 0, 0}, current_step, NULL, 0);
 	else
-		remember(pid, 'b', head->id);
+		remember(pid, 'b', head->id, -1);
 }
 
 // `a` arguments and then `b` variables, each ended by NUL.
@@ -273,9 +389,20 @@ static char **words(char **text, const char *end, int count)
 	return list;
 }
 
+static int place_stdio(const int *descriptors)
+{
+	for (int target = 0; target < 3; target++) {
+		if (descriptors[target] == target)
+			fcntl(target, F_SETFD, 0);
+		else if (dup2(descriptors[target], target) < 0)
+			return -1;
+	}
+	return 0;
+}
+
 // Start a program: in a box ('E', whose descriptors begin with the box's init), or a warm interpreter in the nursery's
-// own view ('Z'). `descriptors`: [init of the box,] stdin, stdout, stderr, report or owner's socket, `d` that a program
-// in a box shall have as 3 and up (two at most), control groups.
+// own view ('Z'). `descriptors`: [init of the box,] stdin, stdout, stderr, report or owner's socket, the other end of that
+// socket for inits, or `d` that a program in a box shall have as 3 and up (two at most), control groups.
 static void start(const struct head *head, char *text, size_t length, int *descriptors, int count)
 {
 	int in_box = head->op == 'E', further = in_box && head->d > 0 && head->d <= 2 ? head->d : 0;
@@ -283,7 +410,7 @@ static void start(const struct head *head, char *text, size_t length, int *descr
 	pid_t pid = -1;
 	char *end = text + length;
 	char **argv = words(&text, end, head->a), **envp = argv ? words(&text, end, head->b) : NULL;
-	if (!envp || !head->a || count < 4 + in_box + further) {
+	if (!envp || !head->a || count < 5 + further) {
 		errno = EINVAL;
 	} else if (!in_box || syscall(SYS_setns, descriptors[0], CLONE_NEWPID) == 0) {
 		pid = fork();
@@ -324,7 +451,7 @@ static void start(const struct head *head, char *text, size_t length, int *descr
 	if (pid < 0)
 		tell(OWNER_FD, (struct head){answer, head->id, -1, code, 0, 0}, NULL, NULL, 0);
 	else
-		remember(pid, answer, head->id);
+		remember(pid, answer, head->id, in_box ? -1 : fcntl(descriptors[4], F_DUPFD_CLOEXEC, CONFIG_FD + 1));
 	free(argv);
 	free(envp);
 }
@@ -339,13 +466,12 @@ static void reap(void)
 			if (children[i].pid == pid) {
 				struct child ended = children[i];
 				children[i] = children[--n_children];
-				if (ended.op != 'b')
-					tell_end(ended.op, ended.id, status, &used);
+				if (ended.line >= 0)
+					close(ended.line);
+				tell_end(ended.op == 'b' ? 'g' : ended.op, ended.id, status, &used);
 				break;
 			}
 }
-
-static void woken(int number) { (void)number; }
 
 int main(void)
 {
@@ -383,8 +509,17 @@ int main(void)
 			continue;
 		buffer[length] = 0;
 		memcpy(&head, buffer, sizeof head);
-		if (head.op == 'B')
-			make_box(&head);
+		struct child *known;
+		if (head.op == 'B' || head.op == 'P' || head.op == 'W')
+			make_box(&head, buffer + sizeof head, descriptors, count);
+		// A box that its owner has no descriptor of yet.
+		else if (head.op == 'K' && (known = child_of('b', head.id)))
+			kill(known->pid, SIGKILL);
+		// A warm interpreter of which no more children are wanted.
+		else if (head.op == 'D' && (known = child_of('z', head.id)) && known->line >= 0) {
+			close(known->line);
+			known->line = -1;
+		}
 		else if (head.op == 'E' || head.op == 'Z')
 			start(&head, buffer + sizeof head, length - sizeof head, descriptors, count);
 		while (count)

@@ -42,6 +42,7 @@ void PyErr_WriteUnraisable(PyObject *);
 int PyException_SetTraceback(PyObject *, PyObject *);
 
 void Py_DecRef(PyObject *);
+void Py_IncRef(PyObject *);
 PyObject *PyObject_Type(PyObject *);
 unsigned long PyType_GetFlags(PyObject *);
 PyObject *PyObject_GetAttrString(PyObject *, const char *);
@@ -54,6 +55,8 @@ int PyObject_Print(PyObject *, FILE *, int);
 int PyFile_WriteObject(PyObject *, PyObject *, int);
 long PyLong_AsLong(PyObject *);
 PyObject *PyBytes_FromStringAndSize(const char *, ssize_t);
+int PyArg_ParseTuple(PyObject *, const char *, ...);
+PyObject *PyModuleDef_Init(void *);
 const char *PyUnicode_AsUTF8(PyObject *);
 PyObject *PyWeakref_NewRef(PyObject *, PyObject *);
 PyObject *PySys_GetObject(const char *);
@@ -79,10 +82,14 @@ enum { FILE_INPUT = 257, RAW = 1 };
 // The flag of types whose objects are integers.
 #define LONG_SUBCLASS (1ul << 24)
 
-// What the child was given by guest/zygote.py: modules and builtins as they were before any program ran, and modules
-// that are called at the end.
+// What the child was given by guest/zygote.py: what makes a new `__main__`, modules and builtins as they were before any program ran, modules
+// that are called at the end, and the types of objects whose end nobody can notice. `changing` says
+// that something must be done in every child before its program begins, `hooked` that there may be functions that want
+// to be called in a fork.
 struct world {
-	PyObject *prepare, *modules, *builtins, *atexit, *gc, *thread;
+	const char *path;
+	PyObject *prepare, *renew, *modules, *builtins, *atexit, *gc, *thread, *plain;
+	int changing, hooked;
 };
 
 // The interpreter's state of this thread, with the frames of the warm interpreter in it, gives way to a new one. The new
@@ -216,10 +223,11 @@ static int status_of_exit(void)
 	return status & 255;
 }
 
-// Run the file as the module whose names are `names`. The status to end with, or a signal's number, negative.
-static int run(const char *path, PyObject *names)
+// Run the file as `__main__`. The status to end with, or a signal's number, negative.
+static int run(const char *path)
 {
 	FILE *file = fopen(path, "rbe");
+	PyObject *names = PyModule_GetDict(PyDict_GetItemString(PyImport_GetModuleDict(), "__main__"));
 	PyObject *result, *kind, *stream;
 	int interrupted;
 	if (!file) {
@@ -227,6 +235,7 @@ static int run(const char *path, PyObject *names)
 			strerror(errno));
 		return 2;
 	}
+	Py_IncRef(names);
 	result = PyRun_FileExFlags(file, path, FILE_INPUT, names, names, 1, NULL);
 	kind = PyErr_Occurred();
 	interrupted = kind == PyExc_KeyboardInterrupt;
@@ -325,6 +334,28 @@ static void take_apart(const struct world *world)
 	PyErr_Clear();
 }
 
+// Whether nothing of what the program leaves could run any code when it is taken apart: there are no classes of its own,
+// no modules that it brought, no open files, generators or weak references, only plain containers and functions.
+static int leaves_nothing(const struct world *world)
+{
+	PyObject *left = PyObject_CallMethod(world->gc, "get_objects", NULL);
+	ssize_t i = left ? PyList_Size(left) : 0;
+	int plain = left != NULL;
+	PyObject *main = PyDict_GetItemString(PyImport_GetModuleDict(), "__main__");
+	while (plain && i-- > 0) {
+		if (PyList_GetItem(left, i) == main)
+			continue;
+		PyObject *type = PyObject_Type(PyList_GetItem(left, i));
+		ssize_t at = PyList_Size(world->plain);
+		for (plain = 0; !plain && at-- > 0;)
+			plain = PyList_GetItem(world->plain, at) == type;
+		drop(type);
+	}
+	PyErr_Clear();
+	drop(left);
+	return plain;
+}
+
 // What an interpreter does at its end, in its order. The status to end with.
 static int end(int status, const struct world *world)
 {
@@ -349,6 +380,8 @@ static int end(int status, const struct world *world)
 		return flush() < 0 ? 120 : status;
 	if (flush() < 0)
 		status = 120;
+	if (leaves_nothing(world))
+		return status;
 	PyGC_Collect();
 	take_apart(world);
 	if (flush() < 0)

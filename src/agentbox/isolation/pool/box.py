@@ -6,25 +6,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import os
 import signal
 import socket
 import stat
 from collections.abc import Mapping, Sequence
 
-from agentbox.errors import ConfinementError, IsolationError
+from agentbox.errors import IsolationError
 from agentbox.isolation.boxes import CommandExit
 from agentbox.isolation.plan import WorkspaceView
 from agentbox.isolation.pool.line import MAX_MESSAGE_BYTES, Line
 from agentbox.isolation.pool.node_box import WaitingNode, accepts
-from agentbox.isolation.pool.nursery import MadeBox, Nursery, socket_pair, words
+from agentbox.isolation.pool.nursery import MadeBox, Nursery, OnEnd, words
 from agentbox.isolation.pool.waiting import within
-from agentbox.isolation.pool.zygote import Zygote
 from agentbox.records import dataclass
 
-_CHILD_SECONDS = 30
 _COUNT_SECONDS = 5
 _GONE_SECONDS = 15
+_STREAMS = 2
 # Below the limit of a message, with room for its head.
 MAX_WORDS_BYTES = MAX_MESSAGE_BYTES - 4096
 
@@ -78,10 +78,13 @@ class PooledBox:
         self._nursery = nursery
         self._made = made
         self._joins = tuple(joins)
-        self._child: Line | None = None
-        self._report = -1
+        self._line_fd = made.line_fd
+        self._readers = made.readers
+        self._stdin_fd = -1
+        self._entry: bytes | None = None
+        # The last words that its child was found to take: each run's are asked about several times.
+        self._taken: tuple[Sequence[str], Mapping[str, str], bytes, tuple[int, int]] | None = None
         self._warm: WarmProgram | None = None
-        self._child_ready: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[CommandExit] | None = None
         self._commands: list[asyncio.Future[CommandExit]] = []
         self._silent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -89,91 +92,19 @@ class PooledBox:
         self.waiting: WaitingNode | None = None
         # So many processes and threads the interpreter alone is.
         self.own_processes = 1
-        nursery.counted(made, self._counted)
-        asyncio.get_running_loop().add_reader(made.init_fd, self._died)
+        nursery.follow(made, self._counted, self._died)
 
     # Made ready.
 
-    async def warm(self, zygote: Zygote, program: WarmProgram) -> None:
-        """Have a warm child forked into it, and wait until it is ready. Raises IsolationError."""
-        loop = asyncio.get_running_loop()
-        mine, theirs = socket_pair()
-        self._child_ready = ready = loop.create_future()
-        self._ended = loop.create_future()
-        self._child = Line(mine, self._from_child, self._child_gone)
-        self._report, report = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            try:
-                with theirs:
-                    zygote.fork(self._made, theirs.fileno(), report, self._joins, self._child_ended)
-            finally:
-                os.close(report)
-            await within(ready, _CHILD_SECONDS)
-        except OSError as error:
-            if isinstance(error, TimeoutError):
-                raise IsolationError("a warm child did not become ready", hint="try again") from None
-            raise IsolationError(f"a warm child cannot be forked: {error}", hint="try again") from error
+    def warmed(self, program: WarmProgram, ended: asyncio.Future[CommandExit]) -> None:
+        """A warm child waits in it, whose end `ended` will tell."""
         self._warm = program
-
-    def _from_child(self, op: str, key: int, numbers: Sequence[int], text: bytes, fds: list[int]) -> None:
-        """What the child says before it has anything to run."""
-        del key
-        for fd in fds:
-            os.close(fd)
-        ready = self._child_ready
-        if ready is None or ready.done():
-            return
-        if op == "r":
-            ready.set_result(None)
-        elif op == "e":
-            step = text.decode(errors="replace")
-            ready.set_exception(
-                ConfinementError(
-                    f"the box could not be built: {step}: {os.strerror(numbers[0])}",
-                    hint="`agentbox doctor` names what this host is missing",
-                    step=step,
-                    errno=numbers[0],
-                )
-            )
-
-    def _reported(self) -> None:
-        """The program's exit code, before its process is taken apart. A guest may write it: it is believed as far as it
-        concerns itself, and once. A pipe carries no descriptors, whose closing could take as long as a guest likes."""
-        try:
-            code = os.read(self._report, 1)
-        except BlockingIOError:
-            return
-        self._close_report()
-        if code and self._ended is not None and not self._ended.done():
-            self._ended.set_result(CommandExit(code[0] << 8))
-
-    def _close_report(self) -> None:
-        fd, self._report = self._report, -1
-        if fd >= 0:
-            asyncio.get_running_loop().remove_reader(fd)
-            os.close(fd)
-
-    def _child_gone(self) -> None:
-        if self._child_ready is not None and not self._child_ready.done():
-            self._child_ready.set_exception(IsolationError("a warm child ended", hint="try again"))
-
-    def _child_ended(self, status: int, cpu_ms: float, max_rss_bytes: int) -> None:
-        self._child_gone()
-        if self._ended is not None and not self._ended.done():
-            lost = status < 0
-            self._ended.set_result(CommandExit(None) if lost else CommandExit(status, cpu_ms, max_rss_bytes))
+        self._ended = ended
 
     @property
     def fresh(self) -> bool:
         """Whether its warm child waits, unharmed, for what to run."""
-        return (
-            self._warm is not None
-            and self._child is not None
-            and not self._child.closed
-            and self._ended is not None
-            and not self._ended.done()
-            and not self._gone.is_set()
-        )
+        return self._warm is not None and self._ended is not None and not self._ended.done() and not self._gone.is_set()
 
     # Used, as a boxes.Box is.
 
@@ -187,27 +118,72 @@ class PooledBox:
             self._commands.append(answer)
             return answer
         self._give(stdio)
-        program, child, ended = self._warm, self._child, self._ended
-        if program is not None and not self.fresh:
+        if self._warm is not None and not self.fresh:
             raise _ended_early("its warm child was killed")
-        if program is not None and child is not None and ended is not None and self.would_be_warm(argv, env):
-            text, counts = words(argv[len(program.argv) :], program.beyond(env))
-            if len(text) <= MAX_WORDS_BYTES:
-                self._warm = None
-                try:
-                    child.send("R", 0, (*counts, self.process_limit), text, stdio)
-                except OSError as error:
-                    raise _ended_early(str(error)) from error
-                child.finish()
-                asyncio.get_running_loop().add_reader(self._report, self._reported)
-                self._commands.append(ended)
-                return ended
+        taken, ended = self._words(argv, env), self._ended
+        if taken is not None and ended is not None:
+            self._warm = None
+            if self._stdin_fd >= 0:
+                stdio = (self._stdin_fd,)
+            op, (text, counts) = "R" if self._entry is None else "C", taken
+            try:
+                self._tell(op, (*counts, self.process_limit), text + (self._entry or b""), stdio)
+            except OSError as error:
+                raise _ended_early(str(error)) from error
+            self._close_line()
+            self._commands.append(ended)
+            return ended
         return await self._execute(argv, env, stdio)
+
+    def _tell(self, op: str, numbers: Sequence[int], text: bytes, descriptors: Sequence[int]) -> None:
+        """Say something to the warm child. Raises OSError."""
+        message = Line.pack(op, 0, numbers) + text
+        if not descriptors:
+            os.write(self._line_fd, message)
+            return
+        with socket.socket(fileno=os.dup(self._line_fd)) as line:
+            socket.send_fds(line, [message], list(descriptors))
+
+    def _close_line(self) -> None:
+        for fd in (self._line_fd, self._stdin_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._line_fd = self._stdin_fd = -1
 
     def ready_streams(self, argv: Sequence[str], env: Mapping[str, str], stdin: bytes) -> tuple[int, int] | None:
         """See LiveBox."""
         node = self.waiting
-        return node.streams(stdin) if node is not None and node.fresh and accepts(node.program, argv, env) else None
+        if node is not None:
+            return node.streams(stdin) if node.fresh and accepts(node.program, argv, env) else None
+        if len(self._readers) != _STREAMS or self._words(argv, env) is None:
+            return None
+        if stdin:
+            self._stdin_fd = sealed_file(stdin)
+        (stdout, stderr), self._readers = self._readers, ()
+        return stdout, stderr
+
+    def entrust(self, argv: Sequence[str], env: Mapping[str, str], content: bytes) -> bool:
+        """See LiveBox."""
+        taken = self._words(argv, env) if self._line_fd >= 0 else None
+        if taken is None or len(taken[0]) + len(content) > MAX_WORDS_BYTES:
+            return False
+        self._entry = content
+        return True
+
+    def _words(self, argv: Sequence[str], env: Mapping[str, str]) -> tuple[bytes, tuple[int, int]] | None:
+        """What its warm child is told of these, where it can become this program; else None."""
+        program, taken = self._warm, self._taken
+        if program is None or not self.fresh:
+            return None
+        if taken is not None and taken[0] == argv and taken[1] == env:
+            return taken[2], taken[3]
+        if not program.accepts(argv, env, cold_names=COLD_NAMES):
+            return None
+        text, counts = words(argv[len(program.argv) :], program.beyond(env))
+        if len(text) > MAX_WORDS_BYTES:
+            return None
+        self._taken = argv, env, text, counts
+        return text, counts
 
     def _give(self, stdio: Sequence[int]) -> None:
         if os.geteuid() == 0:
@@ -255,15 +231,11 @@ class PooledBox:
         ended: asyncio.Future[CommandExit] = loop.create_future()
         read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
-        def on_end(status: int, cpu_ms: float, max_rss_bytes: int) -> None:
-            if not ended.done():
-                ended.set_result(CommandExit(None) if status < 0 else CommandExit(status, cpu_ms, max_rss_bytes))
-
         try:
             try:
                 os.set_blocking(write, True)
                 self._nursery.execute(
-                    self._made, argv, env, stdio, write, self._joins, self.process_limit, on_end, further
+                    self._made, argv, env, stdio, write, self._joins, self.process_limit, told_end(ended), further
                 )
             except ValueError:
                 raise OSError(errno.E2BIG, "arguments and environment are too long") from None
@@ -322,13 +294,16 @@ class PooledBox:
         if self.processes != self.own_processes:
             await self.taken_apart()
 
-    def _counted(self, processes: int) -> None:
+    def _counted(self, processes: int, code: int) -> None:
+        """Everything in it was ended by its init: when it was told to, or when the program told its exit code, before
+        its process is taken apart. A guest may tell it: that is believed as far as it concerns itself, and once."""
         self.processes = processes
+        if code >= 0 and self._ended is not None and not self._ended.done():
+            self._ended.set_result(CommandExit(code << 8))
         if not self._silent.done():
             self._silent.set_result(None)
 
     def _died(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._made.init_fd)
         self._gone.set()
         if not self._silent.done():
             self._silent.set_result(None)
@@ -338,9 +313,10 @@ class PooledBox:
                 asyncio.get_running_loop().call_later(_GONE_SECONDS, _lost, ended)
 
     async def taken_apart(self) -> None:
-        """Wait until no process of it is left, after `kill_programs`."""
-        async with asyncio.timeout(_GONE_SECONDS):
-            await self._gone.wait()
+        """Wait until no process of it is left, after `kill_programs`. Raises TimeoutError."""
+        if not self._gone.is_set():
+            async with asyncio.timeout(_GONE_SECONDS):
+                await self._gone.wait()
 
     async def destroy(self) -> None:
         """Kill what runs, wait until it is gone, release the workspace. May be called twice; does not raise."""
@@ -351,16 +327,13 @@ class PooledBox:
                 if not self._silent.done():
                     self.kill()
                 await self.taken_apart()
-        if not self._gone.is_set():
-            asyncio.get_running_loop().remove_reader(self._made.init_fd)
-        self._close_report()
-        if self._child is not None:
-            self._child.close()
+        self._close_line()
         if self.waiting is not None:
             self.waiting.close()
         fd, self.workspace_fd = self.workspace_fd, -1
-        os.close(fd)
-        os.close(self._made.init_fd)
+        readers, self._readers = self._readers, ()
+        for one in (fd, self._made.init_fd, *readers):
+            os.close(one)
 
 
 # What an interpreter, the C library or a library loaded in advance reads when it starts.
@@ -368,6 +341,28 @@ COLD_NAMES = (
     "PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "TZ", "OMP_", "OPENBLAS_", "MKL_", "NUMEXPR_", "OPENSSL_",
     "SSL_",
 )  # fmt: skip
+
+
+def told_end(ended: asyncio.Future[CommandExit]) -> OnEnd:
+    """What a zygote calls when the child of which `ended` tells has ended."""
+
+    def on_end(status: int, cpu_ms: float, max_rss_bytes: int) -> None:
+        if not ended.done():
+            ended.set_result(CommandExit(None) if status < 0 else CommandExit(status, cpu_ms, max_rss_bytes))
+
+    return on_end
+
+
+def sealed_file(content: bytes) -> int:
+    """A descriptor to read `content` from that nobody can change."""
+    fd = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    view = memoryview(content)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
 
 
 def _ended_early(why: str) -> IsolationError:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 # op, id, and four numbers whose meaning follows from op.
 _HEAD = struct.Struct("=II4q")
 MAX_MESSAGE_BYTES = 160 * 1024
-_MAX_DESCRIPTORS = 12
+_MAX_DESCRIPTORS = 16
 _INTS = struct.Struct("=i")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS)
 # What comes from the other end is short; a longer message loses its tail, which is text for people.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -35,6 +36,8 @@ _REAPED_POLL_SECONDS = 0.002
 _STUB = "exec(compile(open({path!r}).read(), '<agentbox>', 'exec'), {{'__name__': '<agentbox>'}})\n"
 
 OnEnd = Callable[[int, float, int], None]
+# How many processes there were in a box, and the exit code that its warm child told, or -1.
+OnCount = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,10 @@ class GuardFiles:
 @dataclass(frozen=True, slots=True)
 class MadeBox:
     """A box with an init and no program yet: descriptors of the init (a pidfd) and of the workspace, and where boxes
-    have a guard of the listener of its channel and of the file of its policy (else -1)."""
+    have a guard of the listener of its channel and of the file of its policy (else -1).
+
+    `readers` are where a warm child's stdout and stderr come out, `writers` the other ends of those and of its report,
+    while there is no child yet; `line_fd` is the line to it when there is."""
 
     key: int
     host_uid: int
@@ -61,6 +67,9 @@ class MadeBox:
     workspace_fd: int
     channel_fd: int = -1
     policy_fd: int = -1
+    readers: tuple[int, ...] = ()
+    writers: tuple[int, ...] = ()
+    line_fd: int = -1
 
 
 class Nursery:
@@ -85,7 +94,9 @@ class Nursery:
         self._ready: asyncio.Future[None] | None = None
         self._made: dict[int, asyncio.Future[list[int]]] = {}
         self._ends: dict[int, OnEnd] = {}
-        self._counts: dict[int, Callable[[int], None]] = {}
+        self._counts: dict[int, OnCount] = {}
+        # Boxes that there are, and who hears that one is gone.
+        self._ours: dict[int, Callable[[], None] | None] = {}
         self.on_gone: Callable[[], None] = lambda: None
         self.gone = asyncio.Event()
 
@@ -166,7 +177,12 @@ class Nursery:
         elif op == "c":
             counted = self._counts.pop(key, None)
             if counted is not None:
-                counted(numbers[0])
+                counted(numbers[0], numbers[1])
+        elif op == "g":
+            self._counts.pop(key, None)
+            gone = self._ours.pop(key, None)
+            if gone is not None:
+                gone()
         elif op == "r" and self._ready is not None and not self._ready.done():
             self._pidfd = fds[0]
             asyncio.get_running_loop().add_reader(self._pidfd, self._died)
@@ -188,8 +204,13 @@ class Nursery:
             judges.close()
 
     def _died(self) -> None:
+        """The kernel has taken apart all that was in it."""
         asyncio.get_running_loop().remove_reader(self._pidfd)
         self.gone.set()
+        ours, self._ours = self._ours, {}
+        for gone in ours.values():
+            if gone is not None:
+                gone()
 
     def _lost(self) -> None:
         error = IsolationError("the maker of boxes is gone", hint="try again; it is started again")
@@ -208,29 +229,71 @@ class Nursery:
         self._next = self._next % 0xFFFFFFFF + 1
         return self._next
 
-    async def make_box(self, disk_bytes: int, inodes: int, host_uid: int, host_gid: int) -> MadeBox:
-        """A box whose processes have that uid and gid of the host. Raises IsolationError."""
+    async def make_box(
+        self, disk_bytes: int, inodes: int, host_uid: int, host_gid: int, *, pipes: bool = False
+    ) -> MadeBox:
+        """A box whose processes have that uid and gid of the host, with `pipes` for a warm child. Raises
+        IsolationError."""
+        key, made = self.order("P" if pipes else "B", (host_uid, host_gid), disk_bytes, inodes)
+        fds = await self.delivered(key, made)
+        init, workspace, *rest = fds
+        channel, policy = rest[:2] if self._guard is not None else (-1, -1)
+        own = tuple(rest[len(rest) - 5 :]) if pipes else ()
+        return MadeBox(key, host_uid, host_gid, init, workspace, channel, policy, own[:2], own[2:])
+
+    def order(
+        self,
+        op: str,
+        host_ids: tuple[int, int],
+        disk_bytes: int,
+        inodes: int,
+        zygote: int = 0,
+        joins: Sequence[int] = (),
+    ) -> tuple[int, asyncio.Future[list[int]]]:
+        """Order a box: bare ('B'), with pipes ('P'), or with a warm child of that zygote, which joins those groups
+        ('W'). Its key, and who will have the descriptors. Raises IsolationError."""
         line = self._line
         if line is None or line.closed:
             raise IsolationError("the maker of boxes is gone", hint="try again; it is started again")
         key = self._next_key()
-        made = self._made[key] = asyncio.get_running_loop().create_future()
+        text = b"%d" % zygote if zygote else b""
         try:
-            line.send("B", key, (*self._inside(host_uid, host_gid), disk_bytes, inodes))
-            fds = await within(made, _BOX_SECONDS)
+            line.send(op, key, (*self._inside(*host_ids), disk_bytes, inodes), text, joins)
         except OSError as error:
             raise IsolationError(f"the maker of boxes is gone: {error}", hint="try again") from error
+        self._ours[key] = None
+        made = self._made[key] = asyncio.get_running_loop().create_future()
+        return key, made
+
+    async def delivered(self, key: int, made: asyncio.Future[list[int]]) -> list[int]:
+        """The descriptors of a box that was ordered. Raises IsolationError; then there is no box."""
+        try:
+            return await within(made, _BOX_SECONDS)
+        except BaseException as error:
+            self._cancel(key)
+            if isinstance(error, OSError):
+                raise IsolationError("a box did not become ready", hint="try again") from error
+            raise
         finally:
             self._made.pop(key, None)
-        return MadeBox(key, host_uid, host_gid, *fds)
+
+    def _cancel(self, key: int) -> None:
+        """Have a box killed of which nobody has a descriptor yet."""
+        if self._line is not None and not self._line.closed:
+            with contextlib.suppress(OSError):
+                self._line.send("K", key)
 
     def _inside(self, host_uid: int, host_gid: int) -> tuple[int, int]:
         """Ids of the host as the nursery has them."""
         return (host_uid, host_gid) if self._rooted else (0, 0)
 
-    def counted(self, box: MadeBox, on_count: Callable[[int], None]) -> None:
-        """Hear how many processes ran in a box, when its init was told to end."""
-        self._counts[box.key] = on_count
+    def follow(self, box: MadeBox, on_count: OnCount, on_gone: Callable[[], None]) -> None:
+        """Hear when its init has ended everything in a box, and when nothing of the box is left."""
+        if box.key in self._ours:
+            self._counts[box.key] = on_count
+            self._ours[box.key] = on_gone
+        else:
+            asyncio.get_running_loop().call_soon(on_gone)
 
     def execute(
         self,
@@ -251,13 +314,13 @@ class Nursery:
         numbers = (*counts, processes, len(further))
         return self._start("E", numbers, text, (box.init_fd, *stdio, report, *further, *joins), on_end)
 
-    def start_zygote(self, path: str, env: Mapping[str, str], output: int, owner: int, on_end: OnEnd) -> int:
-        """Start a warm interpreter whose owner's end is on the other side of `owner`; stdout and stderr are `output`.
-        Raises OSError."""
+    def start_zygote(self, path: str, env: Mapping[str, str], output: int, owner: int, mine: int, on_end: OnEnd) -> int:
+        """Start a warm interpreter whose owner's end, `mine`, is on the other side of `owner`; stdout and stderr are
+        `output`. Returns its key. Raises OSError."""
         text, counts = words((path, f"{self.plan.workspace}/main.py"), env)
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
-            return self._start("Z", counts, text, (nothing, output, output, owner), on_end)
+            return self._start("Z", counts, text, (nothing, output, output, owner, mine), on_end)
         finally:
             os.close(nothing)
 
@@ -272,6 +335,12 @@ class Nursery:
             self._ends.pop(key, None)
             raise
         return key
+
+    def let_go_zygote(self, key: int) -> None:
+        """Nothing more will be asked of a warm interpreter by this nursery's boxes. Does not raise."""
+        if self._line is not None and not self._line.closed:
+            with contextlib.suppress(OSError):
+                self._line.send("D", key)
 
     def fork_judge(self, box: MadeBox, line: int, program: int, seen: int) -> None:
         """Have a judge forked for a box. `line` is its end of the line to its owner, `program` that of the line to the

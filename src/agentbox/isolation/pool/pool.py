@@ -12,9 +12,10 @@ from collections.abc import Coroutine, Mapping, Sequence
 
 from agentbox.errors import AgentboxError, IsolationError
 from agentbox.isolation.backend import LiveBox, Program, Watch, cgroup_limits
+from agentbox.isolation.boxes import CommandExit
 from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.plan import WORKSPACE, GuardView, HostView, disk_of, jail_plan, judged_plan
-from agentbox.isolation.pool.box import COLD_NAMES, PooledBox, WarmProgram
+from agentbox.isolation.pool.box import COLD_NAMES, PooledBox, WarmProgram, told_end
 from agentbox.isolation.pool.node_stock import NodeStock
 from agentbox.isolation.pool.nursery import LIBRARY, MAKER, GuardFiles, Nursery
 from agentbox.isolation.pool.shape import PoolShape
@@ -63,6 +64,10 @@ class PooledLiveBox(LiveBox):
     def ready_streams(self, argv: Sequence[str], env: Mapping[str, str], stdin: bytes) -> tuple[int, int] | None:
         """See LiveBox."""
         return self.pooled.ready_streams(argv, env, stdin)
+
+    def entrust(self, argv: Sequence[str], env: Mapping[str, str], content: bytes) -> bool:
+        """See LiveBox."""
+        return self.pooled.entrust(argv, env, content)
 
     def let_go(self) -> bool:
         """See LiveBox: the pool waits for its end."""
@@ -275,15 +280,25 @@ class WarmPool:
     async def _make(self, nursery: Nursery, confinement: Confinement, zygote: Zygote | None) -> PooledLiveBox:
         facilities, limits = self._facilities, confinement.limits
         uid, gid = facilities.ids.take()
-        cgroup = box = None
+        cgroup: Cgroup | None = None
+        box: PooledBox | None = None
         try:
             if facilities.cgroups is not None:
                 cgroup = self._group(facilities.cgroups, cgroup_limits(limits))
             joins = cgroup.attach_fds() if cgroup is not None else ()
-            made = await nursery.make_box(*disk_of(limits), uid, gid)
-            box = (WatchedBox if self._watched else PooledBox)(nursery, made, joins, limits.pids + 1)
-            if zygote is not None and self._program is not None:
-                await box.warm(zygote, self._program)
+            program = self._program if zygote is not None else None
+            if zygote is None or program is None:
+                made = await nursery.make_box(*disk_of(limits), uid, gid)
+                box = PooledBox(nursery, made, joins, limits.pids + 1)
+            elif self._watched:
+                made = await nursery.make_box(*disk_of(limits), uid, gid, pipes=True)
+                box = watched = WatchedBox(nursery, made, joins, limits.pids + 1)
+                await watched.warm(zygote, program)
+            else:
+                ended: asyncio.Future[CommandExit] = asyncio.get_running_loop().create_future()
+                made = await zygote.make_box(*disk_of(limits), (uid, gid), joins, told_end(ended))
+                box = PooledBox(nursery, made, joins, limits.pids + 1)
+                box.warmed(program, ended)
         except BaseException:
             if box is not None:
                 await box.destroy()

@@ -22,13 +22,14 @@ from agentbox.isolation.boxes import CommandExit
 from agentbox.isolation.channel import Channel
 from agentbox.isolation.launcher.reports import shortened
 from agentbox.isolation.plan import WorkspaceView, exec_rules_of
-from agentbox.isolation.pool.box import MAX_WORDS_BYTES, PooledBox, WarmProgram
-from agentbox.isolation.pool.nursery import MadeBox, Nursery, words
+from agentbox.isolation.pool.box import MAX_WORDS_BYTES, PooledBox, WarmProgram, told_end
+from agentbox.isolation.pool.line import Line
+from agentbox.isolation.pool.nursery import MadeBox, Nursery, socket_pair, words
 from agentbox.isolation.pool.waiting import within
-from agentbox.isolation.pool.zygote import Zygote
+from agentbox.isolation.pool.zygote import Zygote, ended_early, refused
 from agentbox.models import Confinement
 
-_JUDGE_SECONDS = 30
+_CHILD_SECONDS = _JUDGE_SECONDS = 30
 _SETTLED_SECONDS = 15
 _UNSHOWN, _SHOWN_READ_ONLY, _SHOWN_WRITABLE = range(3)
 # As launcher/view.py gives a workspace of which only parts are shown.
@@ -51,52 +52,65 @@ class WatchedBox(PooledBox):
         self._view: list[tuple[tuple[int, int], bytes]] = []
         self._seen_fd = -1
         self._heard = False
+        self._child: Line | None = None
+        self._child_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.child_pid = 0
 
     async def warm(self, zygote: Zygote, program: WarmProgram) -> None:
-        """See PooledBox; a judge is ready for it then too. Raises IsolationError."""
+        """Have a warm child forked into it, and a judge beside it, and wait until both are ready. Raises
+        IsolationError."""
         loop = asyncio.get_running_loop()
         line, judges = socket.socketpair()
+        # To the judge, and to nobody else: a guest could not be told from the child.
         childs, program_line = socket.socketpair()
+        mine, theirs = socket_pair()
         self._judge = Channel(line)
         self._listening = loop.create_task(self._listen(self._judge))
         self._seen_fd = os.memfd_create("seen", os.MFD_CLOEXEC)
-        joins = self._joins
-        with judges, childs, program_line:
+        self._child_ready = ready = loop.create_future()
+        self._ended = loop.create_future()
+        self._child = Line(mine, self._from_child, self._child_gone)
+        with judges, childs, program_line, theirs:
             try:
                 self._nursery.fork_judge(self._made, judges.fileno(), program_line.fileno(), self._seen_fd)
-                # To the judge, and to nobody else: a guest could not be told from the child.
-                self._joins = (childs.fileno(), *joins)
-                await super().warm(zygote, program)
+                further = (childs.fileno(),)
+                zygote.fork(self._made, theirs.fileno(), further, self._joins, self._child_ended)
             except OSError as error:
-                raise IsolationError(f"no judge can be had: {error}", hint="try again") from error
+                raise IsolationError(f"a warm child cannot be had: {error}", hint="try again") from error
             finally:
-                self._joins = joins
+                for fd in self._made.writers:
+                    os.close(fd)
         try:
+            await within(ready, _CHILD_SECONDS)
             await within(self._judging, _JUDGE_SECONDS)
         except TimeoutError:
-            raise IsolationError("an exec judge did not become ready", hint="try again") from None
+            raise IsolationError("a watched box did not become ready", hint="try again") from None
+        self._warm = program
 
     def _from_child(self, op: str, key: int, numbers: Sequence[int], text: bytes, fds: list[int]) -> None:
+        """What the child says before it has anything to run, and of a step that fails then."""
+        del key
         ready, ended = self._child_ready, self._ended
-        if op == "r" and fds and ready is not None and not ready.done():
+        if op == "r" and fds and not ready.done():
             self.child_pid = _pid_of(fds[0])
-        elif op == "e" and ready is not None and ready.done() and ended is not None and not ended.done():
+            ready.set_result(None)
+        elif op == "e" and not ready.done():
+            ready.set_exception(refused(numbers, text))
+        elif op == "e" and ended is not None and not ended.done():
             # It has this line until it is confined and no longer.
-            step = text.decode(errors="replace")
-            ended.set_exception(
-                ConfinementError(
-                    f"the box could not be confined: {step}: {os.strerror(numbers[0])}",
-                    hint="`agentbox doctor` names what this host is missing",
-                    step=step,
-                    errno=numbers[0],
-                )
-            )
-        super()._from_child(op, key, numbers, text, fds)
+            ended.set_exception(refused(numbers, text, "confined"))
+        for fd in fds:
+            os.close(fd)
+
+    def _child_gone(self) -> None:
+        if not self._child_ready.done():
+            self._child_ready.set_exception(ended_early())
 
     def _child_ended(self, status: int, cpu_ms: float, max_rss_bytes: int) -> None:
-        # After what it may have said before it ended.
-        asyncio.get_running_loop().call_soon(super()._child_ended, status, cpu_ms, max_rss_bytes)
+        self._child_gone()
+        if self._ended is not None:
+            # After what it may have said before it ended.
+            asyncio.get_running_loop().call_soon(told_end(self._ended), status, cpu_ms, max_rss_bytes)
 
     async def _listen(self, judge: Channel) -> None:
         while (taken := await judge.receive()) is not None:
@@ -120,7 +134,7 @@ class WatchedBox(PooledBox):
     @property
     def fresh(self) -> bool:
         """See PooledBox."""
-        return super().fresh and not self._settled.done()
+        return super().fresh and self._child is not None and not self._child.closed and not self._settled.done()
 
     def watch(self, watch: Watch, confinement: Confinement) -> None:
         """Say what the judge decides by in the run that comes, and who hears of it."""
@@ -165,6 +179,7 @@ class WatchedBox(PooledBox):
             os.close(fd)
 
     def _tell(self, op: str, numbers: Sequence[int], text: bytes, descriptors: Sequence[int] = ()) -> None:
+        """See PooledBox."""
         if self._child is None:
             raise BrokenPipeError(errno.EPIPE, "the warm child is gone")
         self._child.send(op, 0, numbers, text, descriptors)
@@ -189,6 +204,8 @@ class WatchedBox(PooledBox):
             "grants": (),
         }
         self._give(stdio)
+        if self._stdin_fd >= 0:
+            stdio = (self._stdin_fd,)
         # The judge looks at files of the workspace before they can change.
         waits = any(str(rule["exe"]).startswith(f"{workspace}/") for one in rules or () for rule in one)
         text, counts = words(argv[len(program.argv) :], program.beyond(env))
@@ -201,7 +218,6 @@ class WatchedBox(PooledBox):
         except OSError:
             # What it could not show it said, and how it ended will be said.
             return ended
-        asyncio.get_running_loop().add_reader(self._report, self._reported)
         # The program is not executed, so the judge does not see it: it is the command itself, granted once.
         watch.on_spawn(
             {
@@ -245,6 +261,8 @@ class WatchedBox(PooledBox):
         if self._judge is not None:
             self._judge.close()
         await super().destroy()
+        if self._child is not None:
+            self._child.close()
         if self._listening is not None:
             await self._listening
         if self.channel is not None:
