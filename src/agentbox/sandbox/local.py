@@ -219,6 +219,8 @@ class LocalSandbox(Stateful):
         size = settings.workspace_volumes_mb << 20
         state, choice = settings.resolved_state_dir(), settings.workspace_volumes
         volumes = await asyncio.to_thread(open_volumes, state, choice, size)
+        if settings.snapshot_ttl_seconds:
+            await asyncio.to_thread(volumes.snapshots.expire, settings.snapshot_ttl_seconds)
         directories.volumes = volumes
         directories.make_files = lambda name: self._make_workspace(volumes, name)
 
