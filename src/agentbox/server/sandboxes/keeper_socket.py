@@ -59,6 +59,20 @@ class KeeperSocket:
         os.write(fd, f"{os.getpid()}\n".encode())
         return True
 
+    def is_kept(self) -> bool:
+        """Whether a keeper holds the lock. Raises OSError."""
+        try:
+            fd = os.open(LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._directory)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
     def listen(self) -> socket.socket:
         """Listen in place of a keeper that is dead. Only for who holds the lock. Raises OSError."""
         with contextlib.suppress(FileNotFoundError):

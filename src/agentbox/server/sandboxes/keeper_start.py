@@ -18,7 +18,8 @@ from agentbox.server.sandboxes.keeper_socket import LOG, PRESENCE_PATH, KeeperSo
 MODULE = "agentbox.server.sandboxes.keeper"
 READY, OTHER = b"ready", b"other"
 _START_SECONDS = 60.0
-_OTHER_SECONDS = 10.0
+_OTHER_SECONDS = 60.0
+_REAP_SECONDS = 10.0
 _PAUSE_SECONDS = 0.05
 _KEPT_CONNECTIONS = 128
 # Of no use to a keeper, which answers nobody but its server.
@@ -83,17 +84,18 @@ class Keeper:
 
     async def _open_after_start(self) -> KeeperConnection:
         async with self._starting:
-            if connection := await self._open():
-                return connection
-            await asyncio.to_thread(self._start)
             deadline = asyncio.get_running_loop().time() + _OTHER_SECONDS
             while True:
                 if connection := await self._open():
                     return connection
                 if asyncio.get_running_loop().time() > deadline:
                     raise _unavailable()
-                # Another server starts one at this moment.
-                await asyncio.sleep(_PAUSE_SECONDS)
+                assert self._socket is not None
+                if self._socket.is_kept():
+                    # Another server starts one at this moment, or the last one is about to end.
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                else:
+                    await asyncio.to_thread(self._start)
 
     def _start(self) -> None:
         assert self._socket is not None
@@ -155,7 +157,7 @@ class Keeper:
     def _reap(self) -> None:
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_OTHER_SECONDS)
+                self._process.wait(_REAP_SECONDS)
 
 
 def _read_line(fd: int, seconds: float) -> bytes:
