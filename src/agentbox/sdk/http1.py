@@ -74,7 +74,9 @@ class Connection:
         except TimeoutError:
             raise NoServerError(f"no answer within {CONNECT_TIMEOUT_SECONDS:g} s") from None
         except OSError as error:
-            raise NoServerError(os.strerror(error.errno) if error.errno in errno.errorcode else str(error)) from error
+            # asyncio puts a text of its own in the place of the system's.
+            known = error.errno is not None and error.errno in errno.errorcode
+            raise NoServerError(os.strerror(error.errno or 0) if known else str(error)) from error
         return cls(reader, writer)
 
     def fresh(self, seconds: float) -> bool:
