@@ -18,6 +18,7 @@ from agentbox.config import load
 from agentbox.errors import PolicyError, SandboxGoneError
 from agentbox.isolation import durable_registry
 from agentbox.sandbox.collecting import collect
+from agentbox.workspace.volumes import close_volumes, open_volumes
 from tests.integration.sandbox.conftest import MakeSandbox
 
 OWNER = """
@@ -140,7 +141,11 @@ def test_a_box_dies_with_its_owner_and_a_named_workspace_stays(
     assert any(name in one.what for one in asyncio.run(collect(settings, remove=False)))
     assert not [one for one in asyncio.run(collect(settings, remove=True)) if one.problem]
     assert not [one for one in asyncio.run(collect(settings, remove=False)) if name in one.what]
-    assert Path(workspace, "kept").read_text() == "work\n"
+    open_volumes(tmp_path, settings.workspace_volumes, 0)
+    try:
+        assert Path(workspace, "kept").read_text() == "work\n"
+    finally:
+        close_volumes(tmp_path)
     assert list((tmp_path / "sandboxes").iterdir()) == []
 
 
