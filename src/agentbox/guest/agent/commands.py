@@ -5,10 +5,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import struct
 import termios
+import time
 
 from .protocol import OWN, TERMINAL, Request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Command:
@@ -34,6 +40,18 @@ class Command:
         self.asked: set[int] = set()
         self.kill_at = self.give_up_at = self.next_tick = self.tick = self.next_look = 0.0
 
+    @property
+    def has_terminal(self) -> bool:
+        """Whether it has ended and left its terminal, which others may have open."""
+        return self.terminal and self.exited and self.out >= 0
+
+
+def is_readable(fd: int) -> bool:
+    """Whether reading would give something at once."""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(0))
+
 
 def set_size(fd: int, rows: int, columns: int) -> None:
     """The size of a terminal."""
@@ -43,3 +61,16 @@ def set_size(fd: int, rows: int, columns: int) -> None:
 def waiting_bytes(fd: int) -> int:
     """How much is in a pipe."""
     return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))[0]) if fd >= 0 else 0
+
+
+def next_milliseconds(commands: Iterable[Command]) -> float | None:
+    """Until the next thing to do for one of them, None for none."""
+    due = []
+    for command in commands:
+        if command.killing:
+            due.append(command.next_tick)
+        if command.terminal and command.end is not None and not command.exited:
+            due.append(command.settle_at)
+        if command.next_look:
+            due.append(command.next_look)
+    return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None

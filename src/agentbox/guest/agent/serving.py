@@ -13,7 +13,7 @@ import struct
 import time
 from typing import NoReturn
 
-from .commands import Command, set_size, waiting_bytes
+from .commands import Command, is_readable, next_milliseconds, set_size, waiting_bytes
 from .family import Family
 from .keeper import REPORT, TRYING, Keeper, resolve_user
 from .operations import write_all
@@ -211,13 +211,8 @@ class Agent:
 
     def close_terminal(self, command: Command) -> None:
         """A kernel without subreapers is one whose terminals do not tell either that nobody has them open any more."""
-        if not command.exited or not command.terminal or command.out < 0 or self.subreaping or self.lingers(command):
-            return
-        poller = select.poll()
-        poller.register(command.out, select.POLLIN)
-        if not poller.poll(0):
-            command.input = -1
-            command.out = self.close(command.out)
+        if not self.subreaping and command.has_terminal and not self.lingers(command) and not is_readable(command.out):
+            command.input, command.out = -1, self.close(command.out)
 
     def lingers(self, command: Command) -> bool:
         """Whether something of it runs, where the kernel does not tell; looked at now and then, not at once."""
@@ -458,17 +453,6 @@ class Agent:
 
     # -- the loop
 
-    def timeout(self) -> float | None:
-        """Milliseconds to the next thing to do, None for none."""
-        due = [command.next_tick for command in self.commands.values() if command.killing]
-        due += [
-            command.settle_at
-            for command in self.commands.values()
-            if command.terminal and command.end is not None and not command.exited
-        ]
-        due += [command.next_look for command in self.commands.values() if command.next_look]
-        return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None
-
     def serve(self, wake: int) -> NoReturn:
         """Until the owner is gone."""
         while True:
@@ -485,7 +469,7 @@ class Agent:
                 for fd, events in flags.items():
                     poller.register(fd, events)
             self.flush()
-            ready = {fd for fd, _ in poller.poll(self.timeout())}
+            ready = {fd for fd, _ in poller.poll(next_milliseconds(self.commands.values()))}
             if wake in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake, 4096)
