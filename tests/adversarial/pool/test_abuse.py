@@ -45,10 +45,17 @@ REPORTS = {
         _REPORT + "f = open('x', 'w')\nos.dup2(f.fileno(), report)\nprint('on')\n",
         0,
     ),
-    "read": (
-        _REPORT + "for way in (os.O_RDONLY, os.O_RDWR):\n    try:\n        os.open(f'/proc/self/fd/{report}', way)\n"
-        "        print('opened')\n    except OSError: pass\nprint('on')\n",
-        0,
+    "taken_away_by_a_child": (
+        _REPORT + "if os.fork() == 0:\n    try:\n        again = os.open(f'/proc/self/fd/{report}', os.O_RDWR)\n"
+        "        while True: os.read(again, 1)\n    except OSError: os._exit(0)\n"
+        "import time\ntime.sleep(0.2)\nprint('on')\nos._exit(6)\n",
+        6,
+    ),
+    "taken_away_before_an_ordinary_end": (
+        _REPORT + "import threading\ndef take():\n    try:\n"
+        "        again = os.open(f'/proc/self/fd/{report}', os.O_RDWR)\n        while True: os.read(again, 1)\n"
+        "    except OSError: pass\nthreading.Thread(target=take, daemon=True).start()\nprint('on')\nraise SystemExit(9)\n",
+        9,
     ),
 }
 

@@ -187,16 +187,20 @@ static void end_was_asked(int number)
 static void woken(int number) { (void)number; }
 
 // End everything in this box but its init, which is about to end too, and say so: how many processes there ever were,
-// and the exit code that the program told, or -1.
-static void end(uint32_t id, int code)
+// and the exit code that the program told by `report`, or -1.
+static void end(uint32_t id, int report)
 {
+	struct pollfd told = {report, POLLIN, 0};
+	struct timespec now = {0, 0};
+	unsigned char code;
 	// The first process of a PID namespace after its init is its second, and once it is killed it starts no other. To
 	// kill all of them the kernel looks at every process of the host.
 	kill(2, SIGKILL);
 	long count = started();
 	if (count != 1)
 		kill(-1, SIGKILL);
-	tell(OWNER_FD, (struct head){'c', id, count, code, 0, 0}, NULL, NULL, 0);
+	int has_told = report >= 0 && ppoll(&told, 1, &now, NULL) > 0 && read(report, &code, 1) == 1;
+	tell(OWNER_FD, (struct head){'c', id, count, has_told ? code : -1, 0, 0}, NULL, NULL, 0);
 	_exit(0);
 }
 
@@ -244,12 +248,11 @@ static void live(uint32_t id, int report)
 		_exit(1);
 	for (;;) {
 		if (asked)
-			end(id, -1);
+			end(id, told.fd);
 		int ready = ppoll(&told, told.fd >= 0, NULL, &none);
 		if (ready > 0) {
-			unsigned char code;
-			if (read(told.fd, &code, 1) == 1)
-				end(id, code);
+			if (told.revents & POLLIN)
+				end(id, told.fd);
 			// Every process that had it is gone, or has closed it.
 			close(told.fd);
 			told.fd = -1;
@@ -264,8 +267,8 @@ static int make_pipes(int *read, int *write)
 {
 	for (int i = 0; i < 3; i++) {
 		int ends[2];
-		// What is read by the owner must not block it.
-		if (pipe2(ends, O_CLOEXEC | (i ? O_NONBLOCK : 0)) < 0 || (i && fcntl(ends[1], F_SETFL, O_WRONLY) < 0))
+		// Who reads must not be blocked: a guest may open its own pipes again, and take away what it has written.
+		if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0 || fcntl(ends[1], F_SETFL, O_WRONLY) < 0)
 			return -1;
 		read[i] = ends[0];
 		write[i] = ends[1];

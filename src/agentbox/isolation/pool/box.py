@@ -86,6 +86,8 @@ class PooledBox:
         self._taken: tuple[Sequence[str], Mapping[str, str], bytes, tuple[int, int]] | None = None
         self._warm: WarmProgram | None = None
         self._ended: asyncio.Future[CommandExit] | None = None
+        # How its warm child was said to have been killed, until its init has said whether the program had ended before.
+        self._killed: CommandExit | None = None
         self._commands: list[asyncio.Future[CommandExit]] = []
         self._silent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._gone = asyncio.Event()
@@ -101,10 +103,24 @@ class PooledBox:
         self._warm = program
         self._ended = ended
 
+    def reaped(self, status: int, cpu_ms: float, max_rss_bytes: int) -> None:
+        """Its warm child has ended, says the zygote. Its init kills a child that has told its exit code, and may be
+        heard later: of a child that was killed the init is asked first."""
+        ended = self._ended
+        if ended is None or ended.done():
+            return
+        if status >= 0 and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and not self._silent.done():
+            self._killed = CommandExit(status, cpu_ms, max_rss_bytes)
+            self._ask_to_end()
+            return
+        told_end(ended)(status, cpu_ms, max_rss_bytes)
+
     @property
     def fresh(self) -> bool:
         """Whether its warm child waits, unharmed, for what to run."""
-        return self._warm is not None and self._ended is not None and not self._ended.done() and not self._gone.is_set()
+        ended = self._ended
+        lives = ended is not None and not ended.done() and self._killed is None and not self._gone.is_set()
+        return lives and self._warm is not None
 
     # Used, as a boxes.Box is.
 
@@ -284,8 +300,7 @@ class PooledBox:
         left but, at most, one process that has ended by itself and is being taken apart; see `taken_apart`. The
         workspace stays readable."""
         if not self._silent.done():
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._made.init_fd, signal.SIGUSR1)
+            self._ask_to_end()
             try:
                 await within(self._silent, _COUNT_SECONDS)
             except TimeoutError:
@@ -294,12 +309,17 @@ class PooledBox:
         if self.processes != self.own_processes:
             await self.taken_apart()
 
+    def _ask_to_end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._made.init_fd, signal.SIGUSR1)
+
     def _counted(self, processes: int, code: int) -> None:
         """Everything in it was ended by its init: when it was told to, or when the program told its exit code, before
         its process is taken apart. A guest may tell it: that is believed as far as it concerns itself, and once."""
         self.processes = processes
-        if code >= 0 and self._ended is not None and not self._ended.done():
-            self._ended.set_result(CommandExit(code << 8))
+        end = CommandExit(code << 8) if code >= 0 else self._killed
+        if end is not None and self._ended is not None and not self._ended.done():
+            self._ended.set_result(end)
         if not self._silent.done():
             self._silent.set_result(None)
 
@@ -310,7 +330,7 @@ class PooledBox:
         for ended in (*self._commands, *([self._ended] if self._ended is not None else ())):
             # The one who reaps it knows more, and says it a moment later; only if that one is gone too, this stands.
             if not ended.done():
-                asyncio.get_running_loop().call_later(_GONE_SECONDS, _lost, ended)
+                asyncio.get_running_loop().call_later(_GONE_SECONDS, _lost, ended, self._killed)
 
     async def taken_apart(self) -> None:
         """Wait until no process of it is left, after `kill_programs`. Raises TimeoutError."""
@@ -370,9 +390,9 @@ def _ended_early(why: str) -> IsolationError:
     return IsolationError(f"the box ended before its program began: {why}", hint="nothing has run; try again")
 
 
-def _lost(ended: asyncio.Future[CommandExit]) -> None:
+def _lost(ended: asyncio.Future[CommandExit], killed: CommandExit | None) -> None:
     if not ended.done():
-        ended.set_result(CommandExit(None))
+        ended.set_result(killed or CommandExit(None))
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, fd: int) -> None:

@@ -296,8 +296,15 @@ class WarmPool:
                 await watched.warm(zygote, program)
             else:
                 ended: asyncio.Future[CommandExit] = asyncio.get_running_loop().create_future()
-                made = await zygote.make_box(*disk_of(limits), (uid, gid), joins, told_end(ended))
+                forked: list[PooledBox] = []
+
+                def reaped(status: int, cpu_ms: float, max_rss_bytes: int) -> None:
+                    tell = forked[0].reaped if forked else told_end(ended)
+                    tell(status, cpu_ms, max_rss_bytes)
+
+                made = await zygote.make_box(*disk_of(limits), (uid, gid), joins, reaped)
                 box = PooledBox(nursery, made, joins, limits.pids + 1)
+                forked.append(box)
                 box.warmed(program, ended)
         except BaseException:
             if box is not None:

@@ -22,7 +22,7 @@ from agentbox.isolation.boxes import CommandExit
 from agentbox.isolation.channel import Channel
 from agentbox.isolation.launcher.reports import shortened
 from agentbox.isolation.plan import WorkspaceView, exec_rules_of
-from agentbox.isolation.pool.box import MAX_WORDS_BYTES, PooledBox, WarmProgram, told_end
+from agentbox.isolation.pool.box import MAX_WORDS_BYTES, PooledBox, WarmProgram
 from agentbox.isolation.pool.line import Line
 from agentbox.isolation.pool.nursery import MadeBox, Nursery, socket_pair, words
 from agentbox.isolation.pool.waiting import within
@@ -110,7 +110,7 @@ class WatchedBox(PooledBox):
         self._child_gone()
         if self._ended is not None:
             # After what it may have said before it ended.
-            asyncio.get_running_loop().call_soon(told_end(self._ended), status, cpu_ms, max_rss_bytes)
+            asyncio.get_running_loop().call_soon(self.reaped, status, cpu_ms, max_rss_bytes)
 
     async def _listen(self, judge: Channel) -> None:
         while (taken := await judge.receive()) is not None:
