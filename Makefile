@@ -39,7 +39,7 @@ help: ## list the targets
 serve: $(VENV)/.server ## start the API on 127.0.0.1:8080 (AGENTBOX_* settings and SERVE_ARGS="--port 8081" apply)
 	@exec $(VENV)/bin/agentbox serve $(SERVE_ARGS)
 
-test: system-packages $(VENV)/.dev vm-kernel docker-image $(S1_VENV)/.ready $(SCIENCE_VENV)/.ready $(TYPESCRIPT)/node_modules/.ready ## install what the tests need and run all of them
+test: system-packages $(VENV)/.dev vm-kernel docker-image $(S1_VENV)/.ready $(SCIENCE_VENV)/.ready $(JUDGES_VENV)/.ready $(TYPESCRIPT)/node_modules/.ready ## install what the tests need and run all of them
 	@export AGENTBOX_TEST_S1_PYTHON="$(CURDIR)/$(S1_VENV)/bin/python"; \
 	export AGENTBOX_TEST_SCIENCE_PYTHON="$(CURDIR)/$(SCIENCE_VENV)/bin/python"; \
 	export AGENTBOX_TEST_JUDGES_PYTHON="$(CURDIR)/$(JUDGES_VENV)/bin/python"; \

@@ -15,7 +15,7 @@ import pytest
 from tests.running_server import RunningServer
 
 CONFIGURATION = Path(__file__).parents[2] / "schemathesis.toml"
-EXAMPLES = os.environ.get("AGENTBOX_TEST_SCHEMA_EXAMPLES", "60")
+EXAMPLES = os.environ.get("AGENTBOX_TEST_SCHEMA_EXAMPLES", "30")
 TOKEN = "k" * 40
 SECONDS = 900
 ALL = "coverage,examples,fuzzing,stateful"
@@ -63,7 +63,7 @@ def test_generated_requests_without_the_key_are_refused(
 ) -> None:
     server = start_server(AGENTBOX_TOKEN=TOKEN)
     header = ("--header", f"Authorization: Bearer {TOKEN}")
-    ran = generated(server, tmp_path, "--phases", "examples,fuzzing", "--max-examples", "20", *header, *RUNS)
+    ran = generated(server, tmp_path, "--phases", "examples,fuzzing", "--max-examples", "8", *header, *RUNS)
     assert ran.returncode == 0, ran.stdout[-8000:]
 
 

@@ -8,6 +8,7 @@ own. Nothing here waits: a thread writes (trace/background.py).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import shlex
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from agentbox.engine import refused_sockets
 from agentbox.engine.repeats import Repeats
 from agentbox.engine.way_out import denial_of, record_of
+from agentbox.errors import AgentboxError
 from agentbox.models import Denial, Layer
 from agentbox.policy.evaluation import decide
 from agentbox.policy.questions import Exec
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 # Denials that a sandbox shows: the last of them.
 MAX_SHOWN_DENIALS = 1000
 NOT_RECORDED = -1
+_NUMBERING_SECONDS = 1.0
 
 
 class _Place:
@@ -67,6 +70,10 @@ class Recording:
     @property
     def denials(self) -> tuple[Denial, ...]:
         """What was refused, the last thousand, equal ones of a kind once; the gateway's as often as it tells them."""
+        if self.log is not None and any(place.index < 0 for _, place in self._denials):
+            # The newest are on their way to the thread that numbers them.
+            with contextlib.suppress(TimeoutError, AgentboxError, OSError):
+                self.log.settled().result(_NUMBERING_SECONDS)
         return tuple(replace(denial, trace_index=place.index) for denial, place in self._denials)
 
     # ---- what its owner does

@@ -322,7 +322,7 @@ static void become_init(const struct head *head, int zygote, const int *joins, i
 	}
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	STEP("capabilities");
-	if (drop_powers() < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+	if (drop_capabilities() < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		goto failed;
 	if (head->op == 'W') {
 		// [init, its own line, pipes..., what it tells the owner of..., control groups]

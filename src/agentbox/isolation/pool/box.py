@@ -327,10 +327,13 @@ class PooledBox:
         self._gone.set()
         if not self._silent.done():
             self._silent.set_result(None)
+        if self._killed is not None and self._ended is not None and not self._ended.done():
+            # Its init was killed too, and says nothing any more.
+            self._ended.set_result(self._killed)
         for ended in (*self._commands, *([self._ended] if self._ended is not None else ())):
             # The one who reaps it knows more, and says it a moment later; only if that one is gone too, this stands.
             if not ended.done():
-                asyncio.get_running_loop().call_later(_GONE_SECONDS, _lost, ended, self._killed)
+                asyncio.get_running_loop().call_later(_GONE_SECONDS, _lost, ended)
 
     async def taken_apart(self) -> None:
         """Wait until no process of it is left, after `kill_programs`. Raises TimeoutError."""
@@ -390,9 +393,9 @@ def _ended_early(why: str) -> IsolationError:
     return IsolationError(f"the box ended before its program began: {why}", hint="nothing has run; try again")
 
 
-def _lost(ended: asyncio.Future[CommandExit], killed: CommandExit | None) -> None:
+def _lost(ended: asyncio.Future[CommandExit]) -> None:
     if not ended.done():
-        ended.set_result(killed or CommandExit(None))
+        ended.set_result(CommandExit(None))
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, fd: int) -> None:

@@ -65,10 +65,13 @@ def look_into_its_init():
         "map_files",
     )
     found = ["/proc/1/" + leaf for leaf in leaves if content("/proc/1/" + leaf)]
-    for leaf in ("fd", "fdinfo", "map_files", "root", "cwd"):
+    # An ordinary user's own init may be asked which numbers its descriptors have, which says nothing.
+    found += ["/proc/1/fdinfo/%d" % number for number in range(64) if content("/proc/1/fdinfo/%d" % number)]
+    for leaf in ("map_files", "root", "cwd"):
         with contextlib.suppress(OSError):
             found.append("/proc/1/%s: %s" % (leaf, os.listdir("/proc/1/" + leaf)[:4]))
-    for leaf in ("exe", "root", "cwd", "ns/pid", "ns/mnt", "ns/net", "ns/user"):
+    links = ["fd/%d" % number for number in range(64)]
+    for leaf in (*links, "exe", "root", "cwd", "ns/pid", "ns/mnt", "ns/net", "ns/user"):
         with contextlib.suppress(OSError):
             found.append("/proc/1/%s -> %s" % (leaf, os.readlink("/proc/1/" + leaf)))
     return ", ".join(found) or None
