@@ -65,9 +65,11 @@ def keeper_pid(state: Path) -> int:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended; one that nobody waited for has, too."""
+    """Whether a process has ended, with its last thread: until then its sockets take connections. One that nobody
+    waited for has, too."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        threads = os.listdir(f"/proc/{pid}/task")
+        return len(threads) <= 1 and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
 

@@ -23,6 +23,9 @@ PREFIX = "/v1/sandboxes"
 SMALL_BYTES = 64 << 10
 # A client that sends nothing of its body for so long has stopped.
 STALL_SECONDS = 60.0
+# A keeper that was killed takes connections until its last thread is gone.
+_READ_ATTEMPTS = 20
+_PAUSE_SECONDS = 0.05
 _PASSED_ON = frozenset({b"accept", b"content-type", b"content-encoding", b"last-event-id"})
 _NOT_PASSED_BACK = frozenset(
     {
@@ -59,10 +62,28 @@ class SandboxProxy:
         headers = dict(scope["headers"])
         body = _Body(headers, receive, self._settings.request_read_timeout_seconds)
         first = await body.small()
+        # What only reads may be asked again, of the next keeper.
+        attempts = _READ_ATTEMPTS if scope["method"] == "GET" and body.ended else 1
+        for attempt in range(1, attempts + 1):
+            try:
+                await self._attempt(_head(scope, body) + first, body, send)
+            except _UnansweredError:
+                if attempt == attempts:
+                    raise _lost() from None
+                await asyncio.sleep(_PAUSE_SECONDS)
+            except KeeperLostError:
+                raise _lost() from None
+            else:
+                return
+
+    async def _attempt(self, head: bytes, body: _Body, send: Send) -> None:
         connection = await self.keeper.connect()
         sender: asyncio.Task[None] | None = None
         try:
-            connection.send(_head(scope, body) + first)
+            try:
+                connection.send(head)
+            except KeeperLostError:
+                raise _UnansweredError from None
             if not body.ended:
                 sender = asyncio.create_task(body.send_to(connection))
                 sender.add_done_callback(functools.partial(_abort_after_fault, connection))
@@ -71,12 +92,7 @@ class SandboxProxy:
             reason = sender.exception() if sender is not None and sender.done() and not sender.cancelled() else None
             if reason is not None and not isinstance(reason, KeeperLostError):
                 raise reason from None
-            raise Problem(
-                503,
-                "The keeper of sandboxes ended while it answered",
-                "keeper_lost",
-                "look what is there before you try again: it may have done what was asked",
-            ) from None
+            raise
         finally:
             if sender is not None and not sender.done():
                 sender.cancel()
@@ -88,13 +104,29 @@ class SandboxProxy:
                 connection.abort()
 
     async def _answer(self, connection: KeeperConnection, send: Send) -> None:
-        status, found = await connection.head()
+        try:
+            status, found = await connection.head()
+        except KeeperLostError:
+            raise _UnansweredError from None
         headers: Headers = [(name, value) for name, value in found if name not in _NOT_PASSED_BACK]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         more = True
         while more:
             piece, more = await connection.piece()
             await send({"type": "http.response.body", "body": piece, "more_body": more})
+
+
+class _UnansweredError(KeeperLostError):
+    """Nothing of an answer came."""
+
+
+def _lost() -> Problem:
+    return Problem(
+        503,
+        "The keeper of sandboxes ended while it answered",
+        "keeper_lost",
+        "look what is there before you try again: it may have done what was asked",
+    )
 
 
 def _abort_after_fault(connection: KeeperConnection, sender: asyncio.Task[None]) -> None:
