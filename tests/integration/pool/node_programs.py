@@ -231,7 +231,9 @@ s.run('kept', () => setTimeout(() => Promise.resolve().then(() => console.log(s.
 const { Worker, isMainThread, parentPort, workerData } = require('worker_threads')
 if (isMainThread) {
   const w = new Worker(__filename, { workerData: 20, argv: ['w'] })
-  w.on('message', (m) => console.log(m)).on('exit', (c) => console.log('exit', c))
+  // Which comes first, what it says or what it writes, is not told in any Node.
+  let said
+  w.on('message', (m) => { said = m }).on('exit', (c) => console.log(said, 'exit', c))
 } else {
   console.log('in a thread', process.argv, process.execArgv, require.main === module)
   parentPort.postMessage(workerData + 1)
