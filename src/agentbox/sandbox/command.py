@@ -67,8 +67,7 @@ class Command:
         return self.number
 
     async def begun(self) -> None:
-        """Wait until it has started. Raises OSError with the reason when it cannot be, SandboxError when the agent is
-        gone."""
+        """Wait until it has started, or is lost. Raises OSError with the reason when it cannot be started."""
         await asyncio.shield(self._begun)
 
     def end_after(self, seconds: float) -> None:
@@ -161,14 +160,12 @@ class Command:
         self._finish()
 
     def lose(self, why: str) -> None:
-        """The agent is gone, and with it whatever this was."""
-        unended = self.exit_code is None and self.pid is not None
-        if self.exit_code is None:
-            self.lost = why
+        """The agent is gone, and with it whatever this was. It may have been this command that ended it, before it could
+        say that the command has started: that is no error, and nothing to try again."""
+        unended = self.exit_code is None
+        if unended:
+            self.lost = why if self.pid is not None else f"{why}, before it said that the command has started"
             self.signal = _SIGKILL
-            if not self._begun.done():
-                self._begun.set_exception(SandboxError(f"the command was lost before it started: {why}"))
-                self._begun.exception()
         self._end(128 + _SIGKILL)
         if unended and self.record is not None:
             self.record.ended(self)

@@ -37,7 +37,8 @@ REPORTS = {
     ),
     "written_by_a_child": (
         _REPORT
-        + "if os.fork() == 0:\n    os.write(report, b'\\x02')\n    os._exit(1)\nprint('on')\nimport time\ntime.sleep(60)\n",
+        + "print('on', flush=True)\nif os.fork() == 0:\n    os.write(report, b'\\x02')\n    os._exit(1)\n"
+        "import time\ntime.sleep(60)\n",
         2,
     ),
     "replaced": (_REPORT + "os.dup2(1, report)\nprint('on')\nos._exit(3)\n", 3),

@@ -186,21 +186,26 @@ static void end_was_asked(int number)
 
 static void woken(int number) { (void)number; }
 
-// End everything in this box but its init, which is about to end too, and say so: how many processes there ever were,
-// and the exit code that the program told by `report`, or -1.
-static void end(uint32_t id, int report)
+// The exit code that the program told by its report, or -1. A guest may take away what it wrote there.
+static int told_code(int report)
 {
-	struct pollfd told = {report, POLLIN, 0};
-	struct timespec now = {0, 0};
 	unsigned char code;
+	return report >= 0 && read(report, &code, 1) == 1 ? code : -1;
+}
+
+// End everything in this box but its init, which is about to end too, and say so: how many processes there ever were,
+// and the exit code that the program told, by `report` if it did so only now, or -1.
+static void end(uint32_t id, int code, int report)
+{
 	// The first process of a PID namespace after its init is its second, and once it is killed it starts no other. To
 	// kill all of them the kernel looks at every process of the host.
 	kill(2, SIGKILL);
 	long count = started();
 	if (count != 1)
 		kill(-1, SIGKILL);
-	int has_told = report >= 0 && ppoll(&told, 1, &now, NULL) > 0 && read(report, &code, 1) == 1;
-	tell(OWNER_FD, (struct head){'c', id, count, has_told ? code : -1, 0, 0}, NULL, NULL, 0);
+	if (code < 0)
+		code = told_code(report);
+	tell(OWNER_FD, (struct head){'c', id, count, code, 0, 0}, NULL, NULL, 0);
 	_exit(0);
 }
 
@@ -248,11 +253,14 @@ static void live(uint32_t id, int report)
 		_exit(1);
 	for (;;) {
 		if (asked)
-			end(id, told.fd);
+			end(id, -1, told.fd);
 		int ready = ppoll(&told, told.fd >= 0, NULL, &none);
-		if (ready > 0) {
-			if (told.revents & POLLIN)
-				end(id, told.fd);
+		if (ready > 0 && told.revents & POLLIN) {
+			// Only who has told it is killed: a program whose code was taken away ends by itself, with that code.
+			int code = told_code(told.fd);
+			if (code >= 0)
+				end(id, code, -1);
+		} else if (ready > 0) {
 			// Every process that had it is gone, or has closed it.
 			close(told.fd);
 			told.fd = -1;
