@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -25,6 +26,8 @@ class Watched:
         self.out = directory / "out"
         self.out.mkdir()
         self.blobs = directory / "blobs"
+        # What nobody asked about, by what was written.
+        self.found: list[str] = []
         self.touched = Touched([str(self.out)], [str(self.out / "own")], Keeping(str(self.blobs)))
 
     def asks(self, op: str, **paths: Path) -> None:
@@ -34,8 +37,10 @@ class Watched:
     def written(self) -> dict[str, tuple[Any, Any]]:
         found: dict[str, tuple[Any, Any]] = {}
 
-        def note(path: str, before: Any, after: Any) -> None:
+        def note(path: str, before: Any, after: Any, asked: bool) -> None:
             found[os.path.relpath(path, self.out)] = (_content(before), _content(after))
+            if not asked:
+                self.found.append(os.path.relpath(path, self.out))
 
         asyncio.run(self.touched.finish(note))
         return found
@@ -65,13 +70,90 @@ def test_what_a_file_was_is_kept_before_it_is_changed(watched: Watched) -> None:
     assert Kept(str(watched.blobs)).read(_hash("before")) == b"before"
 
 
-def test_files_that_are_as_they_were_and_files_that_nobody_may_write_are_not_told(watched: Watched) -> None:
-    same, elsewhere, own = watched.out / "same", watched.out.parent / "elsewhere", watched.out / "own"
-    for path in (same, elsewhere, own):
+def test_files_that_nobody_may_write_are_not_told(watched: Watched) -> None:
+    for path in (watched.out.parent / "elsewhere", watched.out / "own"):
         path.write_text("x")
         watched.asks("fs.open_write", path=path)
-        path.write_text("x" if path is same else "y")
+        path.write_text("y")
     assert watched.written() == {}
+
+
+@pytest.mark.parametrize(
+    ("op", "change"),
+    [
+        ("fs.open_write", lambda path: path.write_text("x")),
+        ("fs.remove", lambda path: (path.unlink(), path.write_text("x"))),
+        ("fs.truncate", lambda path: os.truncate(path, 1)),
+        ("fs.chmod", lambda path: path.chmod(path.stat().st_mode)),
+        ("fs.utime", lambda path: os.utime(path, (1, 1))),
+        ("fs.open_write", lambda _: None),
+    ],
+    ids=["written", "made again", "cut", "mode", "time", "only opened"],
+)
+def test_a_file_that_comes_out_as_it_was_is_told_and_kept(
+    watched: Watched, op: str, change: Callable[[Path], None]
+) -> None:
+    path = watched.out / "same"
+    path.write_text("x")
+    watched.asks(op, path=path)
+    change(path)
+    assert watched.written() == {"same": (_hash("x"), _hash("x"))}
+    assert Kept(str(watched.blobs)).read(_hash("x")) == b"x"
+
+
+def test_what_is_there_only_for_a_while_is_told_as_what_was_not_there(watched: Watched) -> None:
+    watched.asks("fs.open_write", path=watched.out / "file")
+    watched.asks("fs.mkdir", path=watched.out / "directory")
+    assert watched.written() == {"file": (None, None), "directory": (None, None)}
+
+
+def test_a_device_that_is_as_it_was_is_not_told(watched: Watched) -> None:
+    os.mkfifo(watched.out / "pipe")
+    watched.asks("fs.open_write", path=watched.out / "pipe")
+    assert watched.written() == {}
+
+
+def test_what_nobody_asked_about_is_told_as_found(watched: Watched) -> None:
+    for path in ("asked", "unseen", "own"):
+        (watched.out / path).write_text("x")
+    watched.asks("fs.open_write", path=watched.out / "asked")
+    watched.touched.changed([str(watched.out / path) for path in ("asked", "unseen", "own", "gone")])
+    assert watched.written() == {"asked": (_hash("x"), _hash("x")), "unseen": (None, _hash("x"))}
+    assert watched.found == ["unseen"]
+
+
+def test_what_is_older_than_the_run_was_something_that_nobody_knows(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.mkdir()
+    (path / "old").write_text("before")
+    moment = os.stat(path / "old").st_mtime_ns + 10**9
+    with mock.patch("time.time_ns", return_value=moment):
+        touched = Touched([str(path)], [], Keeping(""))
+    touched.changed([str(path), str(path / "old")])
+    told: list[Any] = []
+    asyncio.run(touched.finish(lambda *found: told.append(found)))
+    assert [(name, before, _content(after), asked) for name, before, after, asked in told] == [
+        (str(path / "old"), {"unknown": True}, _hash("before"), False)
+    ]
+
+
+def test_too_much_that_changed_is_said_to_be_incomplete(watched: Watched) -> None:
+    watched.touched.changed(None)
+    assert watched.touched.complete is False
+
+
+def test_what_code_without_a_guard_does_to_a_box_is_told(tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("before")
+    inside = Touched([str(tmp_path)], [], Keeping(""))
+    inside.begin()
+    (tmp_path / "there").write_text("after it")
+    (tmp_path / "new").write_text("new")
+    told: list[Any] = []
+    asyncio.run(inside.finish(lambda *found: told.append(found)))
+    assert [(os.path.basename(name), before, _content(after), asked) for name, before, after, asked in told] == [
+        ("new", None, _hash("new"), True),
+        ("there", {"unknown": True}, _hash("after it"), True),
+    ]
 
 
 def test_a_moved_directory_is_told_with_everything_in_it(watched: Watched) -> None:

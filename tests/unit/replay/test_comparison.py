@@ -152,6 +152,6 @@ def test_two_runs_are_told_apart_by_results_and_by_who_changed_a_file() -> None:
     found = differences(recorded(read_text("a", "one"), changed), recorded(read_text("a", "two")))
     assert [one.message for one in found] == [
         "step 1: fs.read_text a, which has another result in the other (step 1)",
-        "step 2: /f was changed by this run only",
+        "step 2: /f was written by this run only",
     ]
     assert found[0].diff[:2] == ("--- one", "+++ other")

@@ -10,16 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from agentbox.workspace.removal import remove_tree
 from agentbox.workspace.tree import Tree
 from tests.conftest import not_here
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """The directory of `tree`."""
+def place(tmp_path: Path) -> Iterator[Path]:
+    """The directory of `tree`. Removed here: the standard library, which clears up after tests, cannot remove a tree of
+    any depth."""
     path = tmp_path / "tree"
     path.mkdir()
-    return path
+    yield path
+    parent = os.open(tmp_path, os.O_RDONLY)
+    try:
+        remove_tree(parent, path.name)
+    finally:
+        os.close(parent)
 
 
 @pytest.fixture
