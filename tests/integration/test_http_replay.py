@@ -24,6 +24,18 @@ print(box.read_text("in.txt"))
 open("out.txt", "w").write("x" * 10)
 sys.exit(2)
 """
+WRITES = """\
+import ctypes, os
+open("in.txt", "w").write("hey")
+os.chmod("in.txt", 0o644)
+open("for a while", "w").close()
+os.remove("for a while")
+os.makedirs("made", exist_ok=True)
+os.makedirs("made", exist_ok=True)
+os.fchmod(os.open("other.txt", os.O_RDONLY), 0o600)
+os.write(ctypes.CDLL(None).open(b"unseen", os.O_WRONLY | os.O_CREAT, 0o644), b"made where no guard looks")
+print(sorted(os.listdir()))
+"""
 POLICY = "read: .\nwrite: ."
 NODE = "require('fs').writeFileSync('o.txt', String(Math.random())); console.log(Date.now())"
 ALICE, BOB = "a" * 40, "b" * 40
@@ -72,6 +84,13 @@ def test_a_recorded_run_replays_with_its_code_files_stdin_and_arguments(client: 
     assert report["ok"] is True, report
     assert (report["started"], report["exit_code"], report["matched"]) == (True, 2, report["total"])
     assert report["total"] >= 3
+
+
+def test_files_that_come_out_as_they_were_and_what_no_guard_sees_replay(client: httpx.Client) -> None:
+    run = _recorded(client, WRITES, files={"in.txt": "hey", "other.txt": "x"})
+    assert run["exit_code"] == 0, run
+    report = _replayed(client, run["run_id"]).json()
+    assert (report["ok"], report["notes"]) == (True, []), report
 
 
 def test_node_replays_too(client: httpx.Client) -> None:

@@ -231,6 +231,8 @@ class Session:
     def _look_for_startup_files(self) -> None:
         """Say what the run wrote that will run later, in the trace and in the summary."""
         found = self._startup_files.written()
+        if self._recorder.touched is not None and self._clocks != UNRECORDED:
+            self._recorder.touched.changed(self._startup_files.changed)
         for one in found:
             self._recorder.note("observe", "fs.startup_file", {"path": one.path, "why": one.why})
             self._outcome.startup_files.append({"path": one.path, "why": one.why})

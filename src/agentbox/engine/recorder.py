@@ -176,8 +176,9 @@ class Recorder:
             self._failed(error)
             return None
 
-    def _written(self, path: str, before: Any, after: Any) -> None:
-        self._append("observe", "fs.written", {"path": path, "before": before, "after": after}, "supervisor", None)
+    def _written(self, path: str, before: Any, after: Any, asked: bool) -> None:
+        args = {"path": path, "before": before, "after": after, **({} if asked else {"found": True})}
+        self._append("observe", "fs.written", args, "supervisor", None)
 
     async def _tick(self) -> None:
         while True:

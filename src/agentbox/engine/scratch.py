@@ -215,7 +215,7 @@ def state_of(place: str) -> dict[str, Any] | None:
         if stat.S_ISLNK(found.st_mode):
             return {"link": os.readlink(place)}
         if not stat.S_ISREG(found.st_mode):
-            return {"mode": mode}
+            return {"bytes": found.st_size, "mode": mode}
         digest = digests.sha256(b"")
         with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
             while data := file.read(_CHUNK):

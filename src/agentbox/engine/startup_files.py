@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _MAX_ENTRIES = 200_000
 _MAX_SECONDS = 1.0
 _MAX_FOUND = 1000
+_MAX_CHANGED = 1000
 # The clock of a file system is a little behind.
 _BEHIND_SECONDS = 0.02
 _MAX_NAMED = 20
@@ -52,10 +53,12 @@ class StartupFiles:
             if stat.S_ISDIR(found.st_mode)
         }
         self.complete = True
+        # What was found to have come or changed since, whatever its name; None for too much.
+        self.changed: list[str] | None = []
 
     def written(self) -> list[StartupFile]:
         """What was made, changed or renamed to such a name since, sorted. Sets `complete`: whether all was looked at
-        within the bounds."""
+        within the bounds; and `changed`."""
         found: list[StartupFile] = []
         waiting = list(self._places)
         seen = 0
@@ -71,6 +74,8 @@ class StartupFiles:
                 seen += 1
                 if entry.path in self._own:
                     continue
+                if status.st_ctime >= self._since:
+                    self._note(entry.path)
                 why = why_protected(entry.path) or (_BY_NAME if is_noticed(entry.path) else "")
                 if not stat.S_ISDIR(status.st_mode):
                     if why and status.st_ctime >= self._since:
@@ -88,9 +93,17 @@ class StartupFiles:
             status = os.lstat(place)
         except OSError:
             return
+        if status.st_ctime >= self._since:
+            self._note(place)
         why = why_protected(place)
         if why and not stat.S_ISDIR(status.st_mode) and status.st_ctime >= self._since:
             found.append(StartupFile(place, why))
+
+    def _note(self, path: str) -> None:
+        if self.changed is None or len(self.changed) >= _MAX_CHANGED:
+            self.changed = None
+        else:
+            self.changed.append(path)
 
     def _came(self, status: os.stat_result) -> bool:
         """Whether a directory was renamed to its name: that changes its entry and not its content."""

@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: MIT
-"""The granted files that a recorded run changes: what each was before, kept so that a replay can begin from there, and
-what it was in the end, to compare with.
+"""The granted files that a recorded run writes to: what each was before, kept so that a replay can begin from there,
+and what it was in the end, to compare with.
 
 Guards ask before they change a file, so what was there is still there then. What other programs change is found by
-looking at all granted files before and after each of them, as long as they are few enough.
+looking at all granted files before and after each of them, as long as they are few enough; what code that no guard sees
+changed, at the end. A file that comes out as it was is told like any other: when a replay begins it may be something
+else.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+import time
 
 from agentbox.light import asyncio, contextlib, digests
 from agentbox.policy.paths import is_below
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
     from agentbox.engine.keeping import Keeping
@@ -27,6 +30,8 @@ MAX_KEPT_FILE_BYTES = 16 << 20
 MAX_TOUCHED = 20_000
 MAX_LOOKED_AT = 20_000
 _CHUNK = 1 << 20
+# The clock of a file system is a little behind.
+_BEHIND_NS = 20_000_000
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NO_CHANGE = frozenset({"fs.open_read", "fs.read_text"})
@@ -52,7 +57,15 @@ class Touched:
         self._before: dict[str, dict[str, Any] | None] = {}
         # The looks at everything that lie before programs that have not ended.
         self._looks: dict[int, dict[str, _Facts]] = {}
+        # Paths that changed without having been asked about.
+        self._found: set[str] = set()
+        self._began_ns = time.time_ns() - _BEHIND_NS
+        self._at_start: dict[str, _Facts] | None = None
         self.complete = True
+
+    def begin(self) -> None:
+        """Look at everything before the run, where that is its own and so can be no other's."""
+        self._at_start = self.look()
 
     async def ask(self, request: frames.Request) -> None:
         """Keep what a guard is about to change."""
@@ -78,13 +91,25 @@ class Touched:
             return None
         return await asyncio.to_thread(self.changed_since, before)
 
-    async def finish(self, note: Callable[[str, Any, Any], None]) -> None:
-        """Hand over each path that was changed, with what it was and is."""
+    def changed(self, paths: Iterable[str] | None) -> None:
+        """When the run is over: what has changed since it began, whoever did it; None for too much to tell."""
+        if paths is None:
+            self.complete = False
+            return
+        for path in paths:
+            if path not in self._before and self._is_granted(path):
+                self._found.add(path)
+
+    async def finish(self, note: Callable[[str, Any, Any, bool], None]) -> None:
+        """Hand over each path that was written to, with what it was and is, which may be the same, and whether a guard
+        asked, or another program was started that did it."""
+        if self._at_start is not None:
+            self._looks[-1] = self._at_start
         for before in self._looks.values():
             # Programs that nobody waited for.
             await asyncio.to_thread(self.changed_since, before)
         for path, before, after in await asyncio.to_thread(self._compared):
-            note(path, before, after)
+            note(path, before, after, path not in self._found)
         self.close()
 
     def close(self) -> None:
@@ -166,7 +191,8 @@ class Touched:
         return files
 
     def _compared(self) -> list[tuple[str, Any, Any]]:
-        paths = dict.fromkeys(self._before)
+        self._found.difference_update(self._before)
+        paths = dict.fromkeys([*self._before, *self._found])
         for path in self._before:
             for beside in _BESIDE_DATABASES:
                 if path + beside not in paths and self._state(path + beside, keep=False) is not None:
@@ -176,13 +202,28 @@ class Touched:
                 # It may have come by a rename, with everything in it.
                 for below, _ in self._walk([path]):
                     paths.setdefault(below)
+                    self._found.discard(below)
         found = []
         for path in sorted(paths):
             before, after = self._before.get(path), self._state(path, keep=False)
-            if _same(before, after):
+            if path in self._found:
+                came = after is not None and self._came(path)
+                if after is None or ("directory" in after and not came):
+                    continue
+                before = None if came else {"unknown": True}
+            if _same(before, after) and not (path in self._before and _can_be_put_back(before)):
                 continue
             found.append((path, before, after))
         return found
+
+    def _came(self, path: str) -> bool:
+        """Whether a path is of a file or directory that was made since the run began."""
+        from agentbox.linux.birth import birth_ns
+
+        with contextlib.suppress(OSError), self._opened(os.path.dirname(path)) as above:
+            born = birth_ns(above, os.path.basename(path))
+            return born is not None and born >= self._began_ns
+        return False
 
     def _walk(self, tops: Sequence[str]) -> Iterator[tuple[str, _Facts]]:
         """Everything at and below, no link followed."""
@@ -230,6 +271,11 @@ def _facts(found: os.stat_result) -> _Facts:
     if stat.S_ISDIR(found.st_mode):
         return (found.st_dev, found.st_ino, found.st_mode)
     return (found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _can_be_put_back(state: Any) -> bool:
+    """Whether a replay can make a path that: not a device, say, which is what it is for everybody."""
+    return state is None or not state.keys().isdisjoint(("sha256", "directory", "link"))
 
 
 def _same(before: Any, after: Any) -> bool:

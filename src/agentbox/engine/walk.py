@@ -247,6 +247,8 @@ class Walk:
         trace.policy = prepared.policy
         if box.channel is not None:
             touched = self._recording.touched(tree) if self._recording is not None else None
+            if touched is not None:
+                await self._in_thread(touched.begin)
             trace.listen(box.channel, Counting(prepared.policy, Sizes(tree, WORKSPACE)), touched)
         for name in decided.request.files:
             trace.withheld_file(f"{WORKSPACE}/{name}")

@@ -108,6 +108,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "setsockopt": (54, 208),
     "socket": (41, 198),
     "statmount": (457, 457),
+    "statx": (332, 291),
     "swapoff": (168, 225),
     "swapon": (167, 224),
     "sysfs": (139, None),

@@ -155,6 +155,9 @@ def _stream(
 def _files(recording: Recording, ending: Ending) -> list[Divergence]:
     found = []
     for path, (index, args) in recording.written.items():
+        if args.get("found") is True and path not in ending.files:
+            # Nobody saw who changed it: it may not have been the run.
+            continue
         after = args.get("after")
         now = ending.files.get(path, args.get("before"))
         if _content(after) != _content(now):

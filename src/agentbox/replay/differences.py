@@ -118,7 +118,7 @@ def _ends(one: Recording, other: Recording) -> list[Divergence]:
             expected, observed = {"path": path, "after": after[0]}, {"path": path, "after": after[1]}
             change = "is different in the end"
             if mine is None or theirs is None:
-                change = f"was changed by {'the other' if mine is None else 'this run'} only"
+                change = f"was written by {'the other' if mine is None else 'this run'} only"
             message = f"step {at}: {path} {change}"
             found.append(
                 Divergence(

@@ -102,6 +102,15 @@ def test_written_files_are_compared_by_content_and_mode(now: dict[str, Any], exp
     assert _ends(Ending(0, {"stdout": Written(0, "empty")}, now), _written("/f", None, FILE)) == expected
 
 
+def test_what_was_only_found_changed_is_compared_where_the_replay_changes_it_too() -> None:
+    kind, op, args, *rest = _written("/f", {"unknown": True}, FILE)
+    found = (kind, op, {**args, "found": True}, *rest)
+    streams = {"stdout": Written(0, "empty")}
+    assert _ends(Ending(0, streams), found) == []
+    assert _ends(Ending(0, streams, {"/f": FILE}), found) == []
+    assert _ends(Ending(0, streams, {"/f": {**FILE, "sha256": "b"}}), found) == [("file", 1)]
+
+
 def test_a_removed_file_must_be_removed_again() -> None:
     ending = Ending(0, {"stdout": Written(0, "empty")}, {"/f": None})
     assert _ends(ending, _written("/f", FILE, None)) == []

@@ -243,15 +243,18 @@ class Files:
         return handler
 
     def _change_open(self, op: str, descriptor: int) -> Any:
-        """A change of an open file, which may have been opened for reading alone: behind a wall the kernel holds it."""
-        if not self._effects.strict:
+        """A change of an open file, which may have been opened for reading alone: behind a wall the kernel holds it,
+        and only who will replay it must know."""
+        if not self._effects.strict and not self._effects.recorded:
             return None
         try:
             path = self._paths.directory_of(descriptor)
         except OSError:
             return None
         # What has no name (a pipe, a file that was removed) is nobody else's.
-        return self.change(op, path) if path[:1] == "/" and not path.endswith(" (deleted)") else None
+        if path[:1] != "/" or path.endswith(" (deleted)"):
+            return None
+        return self.change(op, path) if self._effects.strict or self._answers.write(path)[0] else None
 
     def change(self, op: str, given: Any, directory: Any = -1, extra: Any = None) -> Any:
         """Whether one path may be made, removed or changed."""
@@ -265,11 +268,12 @@ class Files:
         return self._effects.happens(op, text_of({"path": full, **(extra or {})}))
 
     def on_mkdir(self, given: Any, _mode: Any, directory: Any) -> Any:
-        """Making a directory that exists changes nothing, and programs ask for it to be sure."""
+        """Making a directory that exists changes nothing, and programs ask for it to be sure. Who will replay it must
+        know that it was there."""
         full = self._named(given, directory)
         if full is None:
             return self._no_text(given)
-        if self._paths.resolve(full)[1] is not None:
+        if self._paths.resolve(full)[1] is not None and not (self._effects.recorded and self._answers.write(full)[0]):
             return None
         return self.change("fs.mkdir", full)
 

@@ -64,10 +64,12 @@ function install(effects) {
     effects.happens('fs.open_write', { path: named(target.full) });
   };
 
-  // The directories that are made, the outer ones first; none where there is something already.
+  // The directories that are made, the outer ones first; none where there is something already, of which only a replay
+  // must know.
   function madeBy(text, isRecursive) {
     const { full, found } = effects.resolve(text);
-    if (found || !isRecursive) return found ? [] : [text];
+    if (found) return effects.tape && effects.answers.write(full, null, null, false).allowed ? [text] : [];
+    if (!isRecursive) return [text];
     const made = [];
     for (let at = full; at && !effects.resolve(at).found; at = at.slice(0, at.lastIndexOf('/'))) made.unshift(at);
     return made;
