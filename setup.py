@@ -18,11 +18,13 @@ from setuptools.command.build_py import build_py
 
 NATIVE = Path("src/agentbox/isolation/native")
 FLAGS = ["-O2", "-Wall", "-Wextra", "-fstack-protector-strong", "-D_FORTIFY_SOURCE=2"]
+# What every program of a box loads: each segment, and each page that is written, is dear in gVisor.
+FEW_PAGES = ["-fno-asynchronous-unwind-tables", *(f"-Wl,-z,{word}" for word in ("noseparate-code", "norelro", "lazy"))]
 # A maker without libraries of its own is small, so that forks of it are fast; not every system can link one.
 PROGRAMS = {
     "agentbox-maker": ("maker.c", [["-static"], ["-fPIE", "-pie"]]),
     "agentbox-inside": ("inside.c", [["-static"], ["-fPIE", "-pie"]]),
-    "gvisor-stat.so": ("gvisor_stat.c", [["-shared", "-fPIC", "-nostdlib", "-fno-stack-protector"]]),
+    "gvisor-stat.so": ("gvisor_stat.c", [["-shared", "-fPIC", "-nostdlib", "-fno-stack-protector", *FEW_PAGES]]),
     "agentbox-box-init": ("box_init.c", [["-static"], []]),
     "agentbox-agent": ("agent.c", [["-static"], []]),
     "alone.so": ("alone.c", [["-shared", "-fPIC", "-nostdlib", "-fno-stack-protector"]]),

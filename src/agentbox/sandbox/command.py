@@ -242,6 +242,14 @@ class Command:
         spool = self.stderr if error else self.stdout
         return b"" if spool is None else spool.all()
 
+    def whole_output(self, *, error: bool = False) -> bytes | None:
+        """What `output` would say, to any thread; None where that is to be asked of the loop: more may come, or it is
+        much."""
+        if not self.output_closed:
+            return None
+        spool = self.stderr if error else self.stdout
+        return b"" if spool is None else spool.small()
+
     def follow(self) -> AsyncIterator[tuple[str, bytes]]:
         """Its output as it comes: ("stdout" or "stderr", some bytes) from the beginning, until it has ended."""
         return follow(self)

@@ -97,6 +97,10 @@ class Spool:
             at += len(piece)
         return b"".join(pieces)
 
+    def small(self) -> bytes | None:
+        """Everything, where it is little enough to be in memory. To be called by any thread once nothing is added."""
+        return bytes(self._memory) if self._fd < 0 else None
+
     def __del__(self) -> None:
         # Of a command that its sandbox has forgotten, and whoever had it too.
         self.close()

@@ -12,6 +12,7 @@ from typing import Any
 from agentbox.models import Denial, Enforcement
 from agentbox.sandbox.asynchronous import DEFAULT_IMAGE, AsyncSandbox
 from agentbox.sandbox.command import DEFAULT_GRACE_SECONDS
+from agentbox.sandbox.command import Command as LocalCommand
 from agentbox.sandbox.core import SandboxCommand
 from agentbox.sandbox.fetching import Fetched
 from agentbox.sandbox.file_info import FileInfo
@@ -60,12 +61,12 @@ class Command:
     @property
     def stdout(self) -> bytes:
         """What is kept of its output, with stderr where both are merged; 64 MiB at most unless said otherwise."""
-        return call(self.asynchronous.output())
+        return self._output(error=False)
 
     @property
     def stderr(self) -> bytes:
         """What is kept of its stderr, where that is apart."""
-        return call(self.asynchronous.output(error=True))
+        return self._output(error=True)
 
     def read(self, offset: int = 0, size: int = 1 << 20) -> tuple[int, bytes]:
         """At most `size` bytes of its output from `offset` on, and where they begin: later where that is not kept."""
@@ -95,9 +96,14 @@ class Command:
         """Wait until its output is longer than `offset`, or never will be."""
         call(self.asynchronous.more(offset))
 
+    def _output(self, *, error: bool) -> bytes:
+        known = self.asynchronous.whole_output(error=error) if isinstance(self.asynchronous, LocalCommand) else None
+        return call(self.asynchronous.output(error=error)) if known is None else known
+
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until it has ended, at most so long; whether it has. Ends nothing."""
-        return call(self.asynchronous.wait(seconds))
+        # Each turn of another thread takes as long as a small command, on a busy host.
+        return not self.asynchronous.running or call(self.asynchronous.wait(seconds))
 
     def send(self, data: bytes | str) -> None:
         """Write to its stdin."""

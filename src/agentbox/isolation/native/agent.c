@@ -47,6 +47,7 @@ static struct population population;
 static unsigned char outbox[4 * (MAX_OUTPUT + 16)];
 static size_t outbox_size;
 static volatile sig_atomic_t child_ended;
+static int stream_in, stream_out;
 
 static void on_child(int number)
 {
@@ -58,7 +59,7 @@ static void kill_everything(void);
 
 static void flush_outbox(void)
 {
-	if (outbox_size && write_all(1, outbox, outbox_size) < 0)
+	if (outbox_size && write_all(stream_out, outbox, outbox_size) < 0)
 		kill_everything();
 	outbox_size = 0;
 }
@@ -129,34 +130,37 @@ static struct command *by_id(uint32_t id)
 }
 
 #include "agent_starting.h"
-#include "agent_ends.h"
 
 // ---- input and output
 
-static void pass_output(struct command *command, int *fd, int type, int *left)
+// Whether there may be more of it at once.
+static int pass_output(struct command *command, int *fd, int type, int *left)
 {
 	size_t want = MAX_OUTPUT;
 	if (command->uncredited >= WINDOW)
-		return;
+		return 1;
 	if (want > WINDOW - command->uncredited)
 		want = WINDOW - command->uncredited;
 	if (outbox_size + want + 9 > sizeof outbox)
 		flush_outbox();
 	ssize_t got = read(*fd, outbox + outbox_size + 9, want);
 	if (got < 0 && (errno == EAGAIN || errno == EINTR))
-		return;
+		return errno == EINTR;
 	if (got <= 0) {
 		// A terminal answers EIO when nobody has it open any more.
 		if (command->terminal)
 			command->in = -1;
 		drop_fd(fd);
 		*left = 0;
-		return;
+		return 0;
 	}
 	frame(type, command->id, got);
 	command->uncredited += got;
 	*left -= got;
+	return (size_t)got == want;
 }
+
+#include "agent_ends.h"
 
 static void pass_input(struct command *command)
 {
@@ -284,7 +288,7 @@ static size_t inbox_size;
 
 static void hear_owner(void)
 {
-	ssize_t got = read(0, inbox + inbox_size, sizeof inbox - inbox_size);
+	ssize_t got = read(stream_in, inbox + inbox_size, sizeof inbox - inbox_size);
 	if (got < 0 && (errno == EINTR || errno == EAGAIN))
 		return;
 	if (got <= 0)
@@ -327,7 +331,7 @@ static void serve(const sigset_t *listening)
 	static struct pollfd polled[1 + 4 * MAX_COMMANDS];
 	for (;;) {
 		int count = 1;
-		polled[0] = (struct pollfd){.fd = 0, .events = POLLIN};
+		polled[0] = (struct pollfd){.fd = stream_in, .events = POLLIN};
 		for (int i = 0; i < n_commands; i++) {
 			struct command *command = commands[i];
 			int open = command->started && command->uncredited < WINDOW;
@@ -415,10 +419,10 @@ int main(void)
 	prctl(PR_SET_DUMPABLE, 0);
 	for (int number = 1; number < NSIG; number++)
 		signal(number, SIG_DFL);
-	for (int number = 1; number < NSIG; number++)
-		signal(number, SIG_DFL);
-	ignore_signals(SIG_IGN);
-	open_nothing();
+	overhear_signals();
+	umask(022);
+	know_oneself();
+	take_stream();
 	struct sigaction action = {.sa_handler = on_child};
 	sigaction(SIGCHLD, &action, NULL);
 	sigemptyset(&blocked);

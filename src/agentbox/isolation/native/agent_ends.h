@@ -7,14 +7,28 @@ static int waiting_bytes(int fd)
 	return fd >= 0 && ioctl(fd, FIONREAD, &count) == 0 ? count : 0;
 }
 
+// What is in its pipe is told before its end; how much of that is left. As a rule nobody else has the pipe, so that its
+// end is seen at once.
+static int pass_waiting(struct command *command, int *fd, int type)
+{
+	int left = 0;
+	if (*fd < 0)
+		return 0;
+	if (!command->started || pass_output(command, fd, type, &left))
+		return waiting_bytes(*fd);
+	if (*fd >= 0)
+		pass_output(command, fd, type, &left);
+	return 0;
+}
+
 static void know_end(struct command *command, const struct report *end)
 {
 	if (command->end_known)
 		return;
 	command->end = *end;
 	command->end_known = 1;
-	command->out_left = command->terminal ? 0 : waiting_bytes(command->out);
-	command->err_left = waiting_bytes(command->err);
+	command->out_left = command->terminal ? 0 : pass_waiting(command, &command->out, STDOUT);
+	command->err_left = pass_waiting(command, &command->err, STDERR);
 	if (command->terminal)
 		command->settle_at = now_ms() + TERMINAL_SETTLE_MS;
 	drop_input(command);
@@ -60,12 +74,23 @@ static void hear_keeper(struct command *command, int index)
 	}
 }
 
+// Whether a child of this process may run still. An agent that gets no orphans has those alone that it started.
+static int has_children(void)
+{
+	if (subreaping || own.pid == 1)
+		return 1;
+	for (int i = 0; i < n_commands; i++)
+		if (!commands[i]->keeper_gone)
+			return 1;
+	return 0;
+}
+
 static void reap(void)
 {
 	int status;
 	struct rusage usage;
 	pid_t pid;
-	while ((pid = wait4(-1, &status, WNOHANG, &usage)) > 0)
+	while (has_children() && (pid = wait4(-1, &status, WNOHANG, &usage)) > 0)
 		for (int i = 0; i < n_commands; i++) {
 			struct command *command = commands[i];
 			if (command->keeper == pid) {
@@ -137,6 +162,17 @@ static int mark_command(const struct command *command)
 	return mark_in(command, 0);
 }
 
+// Where this process is all that there is, but for a first process of somebody else's. To be asked in gVisor alone, whose
+// count is that of the box.
+static int is_alone(void)
+{
+	struct sysinfo system;
+	for (int i = 0; i < n_commands; i++)
+		if (!commands[i]->keeper_gone)
+			return 0;
+	return sysinfo(&system) == 0 && system.procs <= 1 + (own.pid != 1);
+}
+
 // Where the kernel does not tell: whether something of a command may still run. Looks now and then.
 static int may_remain(struct command *command)
 {
@@ -196,7 +232,7 @@ static int settle(struct command *command)
 	}
 	if (!command->closed || !command->keeper_gone)
 		return 0;
-	if (!subreaping && !command->own && may_remain(command))
+	if (!subreaping && !command->own && !is_alone() && may_remain(command))
 		return 0;
 	if (command->killing)
 		tell_number(KILLED, command->id, 0);

@@ -4,7 +4,28 @@
 
 static int report_fd = -1;
 
+// Whom the agent runs as, and its directory where that is one that something is mounted on.
+struct identity {
+	uid_t uid;
+	gid_t gid;
+	pid_t pid;
+};
+static struct identity own;
+static char home[PATH_MAX];
+
+// What a command without input reads, also the agent's own descriptor 0: a pipe that nobody writes to.
+static int nothing = -1;
+
 static void close_stdio(const int stdio[3]);
+
+static void know_oneself(void)
+{
+	struct stat here, above;
+	own = (struct identity){geteuid(), getegid(), getpid()};
+	int mounted = stat(".", &here) == 0 && stat("..", &above) == 0 && here.st_dev != above.st_dev;
+	if (!mounted || !getcwd(home, sizeof home))
+		*home = 0;
+}
 
 static void count_usage(struct report *report, const struct rusage *usage)
 {
@@ -51,7 +72,7 @@ static int resolve_user(const char *user, uid_t *uid, gid_t *gid)
 {
 	unsigned a, b;
 	int end = 0;
-	*uid = geteuid(), *gid = getegid();
+	*uid = own.uid, *gid = own.gid;
 	if (!*user)
 		return 0;
 	if (sscanf(user, "%u:%u%n", &a, &b, &end) == 2 && !user[end]) {
@@ -92,7 +113,7 @@ static void narrow_capabilities(void)
 
 static int become(uid_t uid, gid_t gid)
 {
-	if (geteuid() == 0) {
+	if (own.uid == 0) {
 		if (uid != 0 || gid != 0) {
 			if (setgroups(1, &gid) < 0 || setresgid(gid, gid, gid) < 0 || setresuid(uid, uid, uid) < 0)
 				return -1;
@@ -101,10 +122,19 @@ static int become(uid_t uid, gid_t gid)
 		narrow_capabilities();
 		return 0;
 	}
-	if (uid == geteuid() && gid == getegid())
+	if (uid == own.uid && gid == own.gid)
 		return 0;
 	errno = EPERM;
 	return -1;
+}
+
+// Go to the directory of a request.
+static int enter(const char *directory, uid_t uid)
+{
+	// What something is mounted on cannot be another directory by now.
+	if (!*directory || (uid == own.uid && !strcmp(directory, home)))
+		return 0;
+	return chdir(directory);
 }
 
 static char **merged_environment(const struct request *request)
@@ -164,23 +194,23 @@ static void execute(char **argv, char **variables)
 	errno = denied ? EACCES : ENOENT;
 }
 
-// Those whose handling this program changes; all others are as a new program has them since it began. In gVisor each call
-// counts.
-static const int changed_signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGCHLD};
-
-// What an agent ignores, and no program should; every other signal is as it should be since the agent began.
-static const int IGNORED[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE};
-
-static void ignore_signals(void (*how)(int))
+static void overhear(int number)
 {
-	for (size_t i = 0; i < sizeof IGNORED / sizeof *IGNORED; i++)
-		signal(IGNORED[i], how);
+	(void)number;
+}
+
+// What means nothing to an agent. Handled, not ignored: a program that is executed has it as any other program then,
+// without a call for each, of which every one counts in gVisor.
+static void overhear_signals(void)
+{
+	static const int OVERHEARD[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE};
+	for (size_t i = 0; i < sizeof OVERHEARD / sizeof *OVERHEARD; i++)
+		signal(OVERHEARD[i], overhear);
 }
 
 static void plain_signals(void)
 {
 	sigset_t none;
-	ignore_signals(SIG_DFL);
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
@@ -191,16 +221,12 @@ static int take_stdio(const int stdio[3], int terminal)
 		return -1;
 	if (terminal && ioctl(stdio[0], TIOCSCTTY, 0) < 0)
 		return -1;
-	for (int target = 0; target < 3; target++)
+	// Where there is to be nothing to read, there is nothing already.
+	for (int target = stdio[0] == nothing; target < 3; target++)
 		if (dup2(stdio[target], target) < 0)
 			return -1;
 	return 0;
 }
-
-struct identity {
-	uid_t uid;
-	gid_t gid;
-};
 
 // Start the command; -1 with errno, and what it was that failed. `identity` is who it becomes, in `directory`, where
 // this process is not that already. By vfork: no page of the agent is copied.
@@ -215,10 +241,9 @@ static pid_t spawn(const struct request *request, char **variables, const int st
 		if (take_stdio(stdio, request->flags & TERMINAL) == 0) {
 			failed = NULL;
 			if (identity) {
-				umask(022);
 				if (become(identity->uid, identity->gid) < 0)
 					failed = "cannot become that user";
-				else if (*request->directory && chdir(request->directory) < 0)
+				else if (enter(request->directory, identity->uid) < 0)
 					failed = request->directory;
 			}
 			if (!failed) {
@@ -280,16 +305,14 @@ static void keep(const struct request *request, const int stdio[3], int report)
 	prctl(PR_SET_NAME, "agentbox-keeper");
 	signal(SIGCHLD, SIG_DFL);
 	plain_signals();
-	ignore_signals(SIG_IGN);
 	if (resolve_user(request->user, &uid, &gid) < 0) {
 		errno = EINVAL;
 		fail("the box has no such user");
 	}
 	if (become(uid, gid) < 0)
 		fail("cannot become that user");
-	if (*request->directory && chdir(request->directory) < 0)
+	if (enter(request->directory, uid) < 0)
 		fail(request->directory);
-	umask(022);
 	if (request->flags & OWN)
 		keep_operation(request, stdio);
 	char **variables = merged_environment(request);

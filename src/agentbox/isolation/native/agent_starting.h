@@ -22,16 +22,18 @@ static int open_terminal(const struct request *request, uid_t uid, int *master)
 	return slave;
 }
 
-// What a command without input reads: a pipe that nobody writes to.
-static int nothing = -1;
-
-static void open_nothing(void)
+// From here on 0 and 1 are nobody's, and the stream is where no command gets it.
+static void take_stream(void)
 {
 	int ends[2];
-	if (pipe2(ends, O_CLOEXEC) < 0)
+	stream_in = fcntl(0, F_DUPFD_CLOEXEC, 3);
+	stream_out = fcntl(1, F_DUPFD_CLOEXEC, 3);
+	if (stream_in < 0 || stream_out < 0 || pipe2(ends, O_CLOEXEC) < 0)
 		_exit(71);
 	close(ends[1]);
 	nothing = ends[0];
+	if (dup2(nothing, 0) < 0 || dup2(nothing, 1) < 0)
+		_exit(71);
 }
 
 // Descriptors for the command in `stdio`, the agent's ends in `command`. Returns -1 with errno; all are closed then.
@@ -72,7 +74,7 @@ static int open_stdio(struct command *command, const struct request *request, in
 // A keeper must hold nothing that lets another command's input or output, or the stream, live on.
 static void leave_agents_descriptors(const struct command *command)
 {
-	close(0), close(1);
+	close(stream_in), close(stream_out);
 	for (int i = 0; i < n_commands; i++) {
 		struct command *other = commands[i];
 		int fds[] = {other->control, other->in, other->out, other->err};
