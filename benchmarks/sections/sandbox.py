@@ -35,6 +35,10 @@ MOST_BESIDE_IDLE = "<= 1.3"
 _REFILL_SECONDS = 3.0
 
 
+def _on_host() -> None:
+    subprocess.run(COMMAND, capture_output=True, check=True)
+
+
 def _in(sandbox: Sandbox) -> None:
     command = sandbox.exec(COMMAND)
     command.wait()
@@ -93,9 +97,7 @@ def commands(rounds: int) -> list[Row]:
     """A command in running boxes of each kind."""
     missing: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
-        cases: list[Case[float]] = [
-            Case(HOST, _timed(lambda: subprocess.run(COMMAND, capture_output=True, check=True)), samples=3)
-        ]
+        cases: list[Case[float]] = [Case(HOST, _timed(_on_host), samples=3)]
         for backend in MOST_OF_THE_HOST:
             sandbox = Sandbox(backend=backend)
             try:
@@ -152,7 +154,8 @@ def creating(rounds: int) -> list[Row]:
 
 
 def among_idle(count: int, rounds: int) -> Row:
-    """A command in one box alone, then the same while others do nothing."""
+    """A command in one box alone, then the same while others do nothing. Each is measured beside the host's own, since
+    minutes pass between the two, in which a host has more to do, or less."""
     name = f"command in a gvisor sandbox beside {count} idle ones"
     with contextlib.ExitStack() as stack:
         sandbox = Sandbox(backend="gvisor")
@@ -161,20 +164,27 @@ def among_idle(count: int, rounds: int) -> Row:
         except Exception as error:
             return Row(name, missing=reason(error))
         stack.callback(sandbox.stop)
-        work = _timed(partial(_in, sandbox))
+        cases: list[Case[float]] = [
+            Case(HOST, _timed(_on_host)),
+            Case(name, _timed(partial(_in, sandbox))),
+        ]
         _in(sandbox)
-        alone = [work() for _ in range(rounds)]
+        before = interleave(cases, rounds)
         with contextlib.ExitStack() as idle:
             for number in range(count):
                 progress(f"{number + 1} idle sandboxes")
                 other = Sandbox(backend="gvisor")
                 other.start()
                 idle.callback(other.stop)
-            beside = [work() for _ in range(rounds)]
-        alone += [work() for _ in range(rounds)]
-    before = Spread.of(alone)
-    ratio = Spread.of([Spread.of(beside).median / before.median])
-    return Row(name, Spread.of(beside), "ms", ratio, "alone", MOST_BESIDE_IDLE, extra={"alone ms": before.median})
+            beside = interleave(cases, rounds)
+    of_host = [ratio_in_rounds(taken.rounds[name], taken.rounds[HOST]).median for taken in (beside, before)]
+    ratio = Spread.of([of_host[0] / of_host[1]])
+    extra = {
+        "alone ms": Spread.of_rounds(before.rounds[name]).median,
+        "host ms": Spread.of_rounds(beside.rounds[HOST]).median,
+        "host ms, alone": Spread.of_rounds(before.rounds[HOST]).median,
+    }
+    return Row(name, Spread.of_rounds(beside.rounds[name]), "ms", ratio, "alone", MOST_BESIDE_IDLE, extra=extra)
 
 
 def _row(

@@ -160,8 +160,8 @@ class Command:
         self._finish()
 
     def lose(self, why: str) -> None:
-        """The agent is gone, and with it whatever this was. It may have been this command that ended it, before it could
-        say that the command has started: that is no error, and nothing to try again."""
+        """The agent is gone, and with it whatever this was. It may have been this command that ended it, before it
+        could say that the command has started: that is no error, and nothing to try again."""
         unended = self.exit_code is None
         if unended:
             self.lost = why if self.pid is not None else f"{why}, before it said that the command has started"

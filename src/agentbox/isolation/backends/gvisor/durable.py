@@ -7,6 +7,8 @@ can end it; where one does nevertheless, gVisor ends, and the box is gone.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -46,6 +48,9 @@ _FOR_NEW_USERS = (
     ("/etc/skel/.profile", ""),
     ("/etc/pam.d/other", "".join(f"{kind} required pam_permit.so\n" for kind in ("auth", "account", "session"))),
 )
+# One ends as the other, so that both are loaded.
+_SHELLS = (("/bin/bash", "-c", "exec /bin/sh -c :"), ("/bin/sh", "-c", ":"))
+_WARM_SECONDS = 10.0
 # The agent, and a keeper for each command, are processes of the box too.
 _OWN_PROCESSES = 24
 
@@ -224,6 +229,7 @@ class GvisorDurable:
         live = None
         try:
             live = await self._build(request)
+            await _warm(live, request.environment)
             box = GvisorBox(request, live, Enforcement())
             stream = await box.open_stream(*_usual(request.environment))
         except BaseException as error:
@@ -251,6 +257,20 @@ class GvisorDurable:
     async def leftovers(self) -> Sequence[Leftover]:
         """See DurableBackend: a box dies with its owner, and Facilities.open sweeps control groups."""
         return ()
+
+
+async def _warm(live: GvisorLiveBox, environment: Mapping[str, str]) -> None:
+    """Start the shells once, so that gVisor knows their files, and has the threads that a program takes, before
+    somebody waits for his first command."""
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        for argv in _SHELLS:
+            # A box may have no such shell.
+            with contextlib.suppress(OSError, TimeoutError):
+                await asyncio.wait_for(await live.start(argv, environment, WORKSPACE, [nothing] * 3), _WARM_SECONDS)
+    finally:
+        os.close(nothing)
+    live.count_anew()
 
 
 def _of_root(plan: LaunchPlan, view: HostView) -> LaunchPlan:
