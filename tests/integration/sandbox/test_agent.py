@@ -14,7 +14,7 @@ import pytest
 
 from agentbox.sandbox import frames
 from agentbox.sandbox.frames import Frames, StartFlag, ToAgent, ToHost
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, not_here
 
 NATIVE = REPOSITORY / "src/agentbox/isolation/native/agentbox-agent"
 GUEST = REPOSITORY / "src/agentbox/guest"
@@ -65,14 +65,15 @@ class Spoken:
             self.process.wait(20)
 
 
-def speak(kind: str) -> Spoken:
+def speak(kind: str, *before: str) -> Spoken:
+    """An agent that has said hello; it is started by `before`, where there is any."""
     if kind == "native":
         if not NATIVE.exists():
             pytest.skip("the native agent is not built")
-        spoken = Spoken([str(NATIVE)])
+        spoken = Spoken([*before, str(NATIVE)])
     else:
         code = f"import sys; sys.path.insert(0, {str(GUEST)!r}); from agent.main import main; main()"
-        spoken = Spoken([sys.executable, "-I", "-S", "-B", "-c", code])
+        spoken = Spoken([*before, sys.executable, "-I", "-S", "-B", "-c", code])
     first, number, payload = spoken.next()
     assert (first, number, payload[0]) == (ToHost.HELLO, 0, frames.VERSION)
     return spoken
@@ -297,6 +298,31 @@ def test_faults_of_files_are_told_by_their_errno(agent: Spoken, tmp_path: Path, 
     agent.start(1, [one.format(tmp_path) for one in argv], StartFlag.OWN)
     seen = agent.until(ToHost.FAILED, 1)
     assert frames.read_number(seen[-1][1]) == code
+
+
+@pytest.mark.parametrize("kind", ["native", "python"])
+def test_a_file_that_something_is_mounted_on_is_written_where_it_is(kind: str, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        not_here("only root mounts")
+    shown, kept = tmp_path / "shown", tmp_path / "kept"
+    shown.write_text("of the mount point")
+    kept.write_text("something longer than what follows")
+    mount = f'mount --bind {kept} {shown} && exec "$@"'
+    agent = speak(kind, "unshare", "--mount", "sh", "-c", mount, "sh")
+    try:
+        agent.start(1, ["write", str(shown), "-", "replace"], StartFlag.OWN | StartFlag.STDIN)
+        agent.send(frames.frame(ToAgent.STDIN, 1, b"new") + frames.frame(ToAgent.STDIN_END, 1))
+        assert agent.output(1) == (b"", 0)
+    finally:
+        agent.end()
+    assert (shown.read_text(), kept.read_text()) == ("of the mount point", "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "shown"]
+
+
+def test_a_command_ignores_and_blocks_no_signal(agent: Spoken) -> None:
+    agent.start(1, ["sh", "-c", "grep -E '^Sig(Blk|Ign)' /proc/self/status"])
+    masks = dict(line.split(":\t") for line in agent.output(1)[0].decode().splitlines())
+    assert {name: int(mask, 16) for name, mask in masks.items()} == {"SigBlk": 0, "SigIgn": 0}
 
 
 def test_a_deep_tree_is_removed_and_no_link_followed(agent: Spoken, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.integration.sandbox.conftest import MakeSandbox
 POLICY = """\
 read: .
 write: out, src
-deny: write src/gen
+deny: write src/gen, src/fixed
 deny: read .env, later.key
 env: CI
 limits: memory_mb=300, pids=64
@@ -29,6 +29,7 @@ PROGRAMS = "exec: bash, cat, touch, ls, python3\n"
 def filled(workspace: Path) -> Path:
     """A workspace with something to protect."""
     (workspace / "src" / "gen").mkdir(parents=True)
+    (workspace / "src" / "fixed").write_text("as it was")
     (workspace / "data").mkdir()
     (workspace / "data" / "x.csv").write_text("1,2\n")
     (workspace / ".env").write_text("SECRET")
@@ -65,11 +66,14 @@ def test_files_are_as_the_policy_says_by_both_names_of_the_workspace(held: Sandb
     assert (workspace / "out" / "made").exists()
 
 
-def test_the_files_of_the_sandbox_are_under_the_policy_too(held: Sandbox) -> None:
+def test_the_files_of_the_sandbox_are_under_the_policy_too(held: Sandbox, workspace: Path) -> None:
     with pytest.raises(OSError, match="denied"):
         held.files.read(".env")
     with pytest.raises(OSError, match=r"Read-only|denied"):
         held.files.write("data/new", "x")
+    with pytest.raises(OSError, match=r"Read-only|denied"):
+        held.files.write("src/fixed", "x")
+    assert (workspace / "src" / "fixed").read_text() == "as it was"
     held.files.write("out/written", "x")
 
 

@@ -43,9 +43,9 @@ def _read_file(begun: Callable[[], None], path: str, offset: str, length: str) -
         left -= len(piece) if left > 0 else 0
 
 
-def _copy_stdin(fd: int) -> None:
+def _copy(source: int, fd: int) -> None:
     while True:
-        piece = os.read(0, MAX_OUTPUT)
+        piece = os.read(source, MAX_OUTPUT)
         if not piece:
             return
         write_all(fd, piece)
@@ -56,7 +56,24 @@ def _write_in_place(begun: Callable[[], None], path: str, flags: int, mode: int)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
     begun()
-    _copy_stdin(fd)
+    _copy(0, fd)
+
+
+def _put_in_place(fd: int, beside: str, path: str) -> None:
+    """Over a file that something is mounted on, as on one that alone is shown of a directory, nothing can be renamed:
+    that is written anew."""
+    # What a file system tells of its writes no sooner than a descriptor of it is closed.
+    os.close(os.dup(fd))
+    try:
+        os.rename(beside, path)
+    except OSError as error:
+        if error.errno not in (errno.EBUSY, errno.EXDEV):
+            raise
+        to = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        os.lseek(fd, 0, os.SEEK_SET)
+        _copy(fd, to)
+        os.close(to)
+        os.unlink(beside)
 
 
 def _write_file(begun: Callable[[], None], path: str, octal: str, how: str) -> None:
@@ -83,7 +100,7 @@ def _write_file(begun: Callable[[], None], path: str, octal: str, how: str) -> N
             mode = status.st_mode & 0o777
     beside = os.path.join(os.path.dirname(path), f".agentbox-{os.getpid()}")
     try:
-        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if status is None or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
@@ -91,10 +108,9 @@ def _write_file(begun: Callable[[], None], path: str, octal: str, how: str) -> N
         return
     begun()
     try:
-        _copy_stdin(fd)
+        _copy(0, fd)
         os.fchmod(fd, mode)
-        os.close(fd)
-        os.rename(beside, path)
+        _put_in_place(fd, beside, path)
     except OSError:
         os.unlink(beside)
         raise

@@ -59,16 +59,16 @@ static int read_file(char **argv)
 	return 0;
 }
 
-static int copy_stdin(int fd)
+static int copy_all(int from, int to)
 {
 	static char chunk[MAX_OUTPUT];
 	for (;;) {
-		ssize_t got = read(0, chunk, sizeof chunk);
+		ssize_t got = read(from, chunk, sizeof chunk);
 		if (got < 0 && errno == EINTR)
 			continue;
 		if (got <= 0)
 			return got;
-		if (write_all(fd, chunk, got) < 0)
+		if (write_all(to, chunk, got) < 0)
 			return -1;
 	}
 }
@@ -84,7 +84,25 @@ static int write_in_place(const char *path, int flags, mode_t mode)
 		return -1;
 	}
 	begun();
-	return copy_stdin(fd);
+	return copy_all(0, fd);
+}
+
+// Put what was written beside a file into its place. Over a file that something is mounted on, as on one that alone is
+// shown of a directory, nothing can be renamed: that is written anew.
+static int put_in_place(int fd, const char *beside, const char *path)
+{
+	// What a file system tells of its writes no sooner than a descriptor of it is closed.
+	int other = dup(fd);
+	if (other < 0 || close(other) < 0)
+		return -1;
+	if (rename(beside, path) == 0)
+		return close(fd);
+	if (errno != EBUSY && errno != EXDEV)
+		return -1;
+	int to = open(path, O_WRONLY | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	if (to < 0 || lseek(fd, 0, SEEK_SET) < 0 || copy_all(fd, to) < 0 || close(to) < 0)
+		return -1;
+	return unlink(beside);
 }
 
 static int write_file(char **argv)
@@ -117,7 +135,7 @@ static int write_file(char **argv)
 		return -1;
 	const char *slash = strrchr(path, '/');
 	snprintf(beside, sizeof beside, "%.*s.agentbox-%ld", slash ? (int)(slash + 1 - path) : 0, path, (long)getpid());
-	int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	int fd = open(beside, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0) {
 		// A file that may be written in a directory that may not, or a link that leads to nothing.
 		if (there && (errno == EACCES || errno == EPERM || errno == EROFS))
@@ -125,7 +143,7 @@ static int write_file(char **argv)
 		return -1;
 	}
 	begun();
-	if (copy_stdin(fd) < 0 || fchmod(fd, mode) < 0 || close(fd) < 0 || rename(beside, path) < 0) {
+	if (copy_all(0, fd) < 0 || fchmod(fd, mode) < 0 || put_in_place(fd, beside, path) < 0) {
 		int why = errno;
 		unlink(beside);
 		errno = why;
