@@ -15,7 +15,7 @@ from typing import Any
 from agentbox import errors
 from agentbox.errors import AgentboxError, NotFoundError, PolicySyntaxError, SandboxError, SandboxGoneError
 from agentbox.sdk.errors import AgentboxHTTPError, LostConnectionError, NoServerError
-from agentbox.sdk.http1 import Answer, Body
+from agentbox.sdk.http1 import Answer, Body, FileBody
 from agentbox.sdk.transport import DEFAULT_TIMEOUT_SECONDS, Transport
 
 SANDBOXES_PATH = "/v1/sandboxes"
@@ -187,3 +187,6 @@ def _detail(detail: object) -> str:
             place = ".".join(str(part) for part in one.get("loc", ()) if part != "body")
             found.append(f"{place}: {one.get('msg', one)}" if place else str(one.get("msg", one)))
     return "; ".join(found) or "the request was refused"
+
+
+__all__ = ["SANDBOXES_PATH", "Answer", "Body", "FileBody", "Line", "NoAnswerError"]

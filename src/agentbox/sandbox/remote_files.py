@@ -16,7 +16,7 @@ from typing import Any
 from agentbox.sandbox import tarring
 from agentbox.sandbox.file_info import FileInfo
 from agentbox.sandbox.files import absolute
-from agentbox.sandbox.line import Line
+from agentbox.sandbox.line import Body, FileBody, Line
 from agentbox.sandbox.writing import write_new
 
 # The server may be busy with what is on its way for as long as this.
@@ -70,7 +70,7 @@ class RemoteFiles:
     async def _put(
         self,
         path: str,
-        data: str | bytes | Iterable[bytes] | AsyncIterable[bytes],
+        data: str | bytes | Iterable[bytes] | AsyncIterable[bytes] | FileBody,
         length: int | None,
         *,
         mode: int | None,
@@ -78,12 +78,12 @@ class RemoteFiles:
         user: str = "",
     ) -> None:
         query = self._query(path, user, how=how, mode=None if mode is None else f"{mode & 0o777:04o}")
-        body: bytes | AsyncIterable[bytes]
+        body: Body
         if isinstance(data, str):
             body = data.encode()
         elif isinstance(data, bytes | bytearray | memoryview):
             body = bytes(data)
-        elif isinstance(data, AsyncIterable):
+        elif isinstance(data, AsyncIterable | FileBody):
             body = data
         else:
             body = _pieces(data)
@@ -171,9 +171,11 @@ class RemoteFiles:
         if not await asyncio.to_thread(os.path.isdir, local):
             with await asyncio.to_thread(open, local, "rb") as file:
                 status = os.fstat(file.fileno())
-                known = status.st_size if stat.S_ISREG(status.st_mode) else None
-                pieces = _counted(tarring.file_pieces(file, known), tell)
-                await self._put(path, pieces, known, mode=status.st_mode & 0o777, how="replace")
+                body: AsyncIterable[bytes] | FileBody = _counted(tarring.file_pieces(file, None), tell)
+                known = None
+                if stat.S_ISREG(status.st_mode):
+                    known, body = status.st_size, FileBody(file, status.st_size, tell)
+                await self._put(path, body, known, mode=status.st_mode & 0o777, how="replace")
                 return status.st_size
         archive = tarring.Archive(local)
         await self._line.ask(

@@ -11,8 +11,8 @@ import json
 import os
 import ssl
 import time
-from collections.abc import AsyncIterable, AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from agentbox.records import dataclass
@@ -21,10 +21,21 @@ from agentbox.sdk.errors import LostConnectionError, NoServerError
 CONNECT_TIMEOUT_SECONDS = 10.0
 _MAX_HEAD_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 18
+_FILE_PIECE_BYTES = 1 << 23
 _CONNECTION_BUFFER_BYTES = 1 << 20
 _PORTS = {"http": 80, "https": 443}
 
-Body = bytes | AsyncIterable[bytes]
+
+@dataclass(frozen=True, slots=True)
+class FileBody:
+    """`size` bytes of a regular file from its beginning; `told` is called with how many of them are sent."""
+
+    file: IO[bytes]
+    size: int
+    told: Callable[[int], None]
+
+
+Body = bytes | AsyncIterable[bytes] | FileBody
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +123,18 @@ class Connection:
         except (OSError, EOFError) as error:
             raise LostConnectionError(f"the connection was lost: {error}", untouched=True) from error
 
-    async def _exchange_pieces(self, head: bytes, body: AsyncIterable[bytes], seconds: float | None) -> Answer:
+    async def _exchange_pieces(
+        self, head: bytes, body: AsyncIterable[bytes] | FileBody, seconds: float | None
+    ) -> Answer:
         """As `exchange`: the server may answer before it has read everything, and then it need not."""
         answering = asyncio.create_task(self._answer())
         chunked = b"\r\ntransfer-encoding: chunked\r\n" in head
         complete = True
         try:
             self._writer.write(head)
+            if isinstance(body, FileBody):
+                complete = await self._send_file(body, answering)
+                body = _nothing()
             async for piece in body:
                 if answering.done():
                     complete = False
@@ -140,6 +156,30 @@ class Connection:
                 answering.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await answering
+
+    async def _send_file(self, body: FileBody, answering: asyncio.Task[Answer]) -> bool:
+        """Send it as the kernel has it, where that can be done; whether no answer came meanwhile."""
+        loop, sent = asyncio.get_running_loop(), 0
+        while sent < body.size:
+            if not await self._drained(answering):
+                return False
+            most = min(_FILE_PIECE_BYTES, body.size - sent)
+            try:
+                size = await loop.sendfile(self._writer.transport, body.file, sent, most)
+            except NotImplementedError:
+                # Another event loop than asyncio's.
+                body.file.seek(sent)
+                piece = await asyncio.to_thread(body.file.read, min(_PIECE_BYTES, most))
+                self._writer.write(piece)
+                size = len(piece)
+            except ConnectionError:
+                # Why it closed may still be told.
+                return False
+            if not size:
+                raise LostConnectionError("the file became shorter while it was sent")
+            sent += size
+            body.told(sent)
+        return await self._drained(answering)
 
     async def _drained(self, answering: asyncio.Task[Answer]) -> bool:
         """Wait until more can be written; whether no answer came meanwhile."""
@@ -184,6 +224,11 @@ class Connection:
                 headers[name.strip().lower()] = value.strip()
         reusable = version != "HTTP/1.0" and headers.get("connection", "").lower() != "close"
         return Answer(self, self._reader, status, headers, reusable=reusable)
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""
 
 
 class Answer:

@@ -15,11 +15,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from agentbox.server.body_rest import CAN_SPLICE, TAKE_REST, BodyRest
 from agentbox.server.identifiers import new_request_id
 from agentbox.server.supervised import DISCONNECT, Occasion
 
@@ -44,10 +46,12 @@ class RefusedError(Exception):
 class JoinedWrites:
     """What an answer is written to: its head waits for the first piece of its body, so that both leave in one call."""
 
-    __slots__ = ("_begun", "_head", "_transport")
+    __slots__ = ("_begun", "_head", "_transport", "stays_open")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
+        # Whoever sets it closes the connection.
+        self.stays_open = False
         self._head = b""
         self._begun = False
 
@@ -64,7 +68,8 @@ class JoinedWrites:
 
     def close(self) -> None:
         """Close the connection when everything is written."""
-        self._transport.close()
+        if not self.stays_open:
+            self._transport.close()
 
     def is_closing(self) -> bool:
         """Whether the connection is closed, or about to be."""
@@ -84,6 +89,7 @@ class StrictProtocol(HttpToolsProtocol):
         self._stall: asyncio.TimerHandle | None = None
         self._gone: Occasion | None = None
         self._head_bytes = 0
+        self._body_bytes = 0
         self._head_open = True
         self._message_open = False
         self._dropping = False
@@ -144,7 +150,7 @@ class StrictProtocol(HttpToolsProtocol):
         if self._busy():
             self._dropping = True
             self.cycle.keep_alive = False
-        self._head_bytes = 0
+        self._head_bytes = self._body_bytes = 0
         self._head_open = True
         super().on_message_begin()
 
@@ -184,6 +190,8 @@ class StrictProtocol(HttpToolsProtocol):
             self.cycle.transport = JoinedWrites(self.transport)  # type: ignore[assignment]
         self._gone = Occasion()
         self.scope["state"] |= {"abort_connection": self.transport.abort, DISCONNECT: self._gone}
+        if CAN_SPLICE:
+            self.scope["state"][TAKE_REST] = self._take_rest
         # Put back in on_message_complete; until then an answer must not close the connection under a sending client.
         self._close_wanted = not self.cycle.keep_alive
         self.cycle.keep_alive = True
@@ -203,7 +211,38 @@ class StrictProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Part of a body."""
         if not self._dropping:
+            self._body_bytes += len(body)
             super().on_body(body)
+
+    def _take_rest(self) -> BodyRest | None:
+        """What is still to come of the body, which this connection does not see any more; None where its length is not
+        known, or it is here, or nobody has told the client to send it."""
+        length = dict(self.headers).get(b"content-length")
+        sock = self.transport.get_extra_info("socket")
+        if not self._message_open or self._dropping or length is None or self.cycle.waiting_for_100_continue:
+            return None
+        if sock is None or self.transport.get_extra_info("sslcontext") is not None:
+            return None
+        self.flow.pause_reading()
+        self._dropping = True
+        # An answer says that the connection closes, and it does when the client has sent what it sends.
+        self.cycle.keep_alive = False
+        self._writes().stays_open = True
+        buffered = bytes(self.cycle.body)
+        self.cycle.body.clear()
+        return BodyRest(os.dup(sock.fileno()), buffered, int(length) - self._body_bytes, self._rest_ended)
+
+    def _rest_ended(self, whole: bool) -> None:
+        """The connection is ours again."""
+        if whole:
+            self._message_open = self.cycle.more_body = False
+            self._writes().stays_open = False
+        self.flow.resume_reading()
+
+    def _writes(self) -> JoinedWrites:
+        writes: object = self.cycle.transport
+        assert isinstance(writes, JoinedWrites)
+        return writes
 
     def on_message_complete(self) -> None:
         """The whole request has arrived."""

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
+import os
+import socket
 import tarfile
 from typing import Any
 
@@ -166,6 +169,38 @@ def test_large_file_passes_in_memory_that_does_not_grow_with_it(kept_server: Run
             got += len(part)
     assert got == size
     assert all(rss_bytes(pid) - was < size // 3 for pid, was in zip(pids, before, strict=True))
+
+
+def test_large_file_of_known_length_is_the_users_and_replaces_what_was_there(box: Box) -> None:
+    content = bytes(range(256)) * (20 << 12)
+    box.exec("mkdir real; ln -s real link; echo old > real/big; chmod 600 real/big")
+    for path in ("plain/big", "link/big", "/root/plain/big", "/tmp/big"):
+        box.write(path, content)
+        found = box.exec(["sh", "-c", f"cd /work; sha256sum < {path}; stat -c '%U %s %a' {path}; rm -f {path}"])[
+            "stdout"
+        ]
+        mode = "600" if path == "link/big" else "644"
+        assert found == f"{hashlib.sha256(content).hexdigest()}  -\nagent {len(content)} {mode}\n"
+
+
+def test_large_file_that_has_no_room_leaves_the_one_before_it(alice: httpx.Client) -> None:
+    box = made(alice, disk_mb=24)
+    box.write("f", b"before")
+    refused = box.ask("PUT", "/files", params={"path": "f"}, content=os.urandom(40 << 20))
+    assert (refused.status_code, refused.json()["errno"]) in {(507, "EDQUOT"), (507, "ENOSPC")}
+    assert box.exec("ls -A; cat f")["stdout"] == "f\nbefore"
+    assert box.ask("DELETE").status_code == 204
+
+
+def test_large_file_whose_sender_goes_away_was_never_there(kept_server: RunningServer, box: Box) -> None:
+    target = f"{box.path}/files?path=half"
+    head = f"PUT {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {40 << 20}\r\n"
+    head += f"Authorization: Bearer {KEYS['alice']}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", int(kept_server.url.rpartition(":")[2]))) as connection:
+        connection.sendall(head.encode() + bytes(20 << 20))
+    assert box.exec("ls half; ls -A | grep agentbox-")["stdout"] == ""
+    box.write("half", b"x")
+    assert box.read("half") == b"x"
 
 
 def test_upload_over_the_limit_is_refused_and_the_file_is_not_there(box: Box) -> None:

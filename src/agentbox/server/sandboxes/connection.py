@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 import socket
 from collections import deque
@@ -144,6 +145,17 @@ class KeeperConnection(asyncio.Protocol):
             await self._writable
         if self._lost:
             raise KeeperLostError
+
+    async def emptied(self) -> int:
+        """A descriptor of the connection, when everything sent before is with the kernel; whoever asked writes to it,
+        and closes it. Raises KeeperLostError."""
+        if self._transport is None:
+            raise KeeperLostError
+        self._transport.set_write_buffer_limits(high=0)
+        await self.drain()
+        if self._transport.is_closing():
+            raise KeeperLostError
+        return os.dup(self._transport.get_extra_info("socket").fileno())
 
     async def head(self) -> tuple[int, Headers]:
         """Status and headers. Raises KeeperLostError."""

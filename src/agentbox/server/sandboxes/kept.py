@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import os
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ from typing import Any
 from agentbox.errors import AgentboxError
 from agentbox.isolation.durable import DurableBackend, DurableBox, DurableRequest
 from agentbox.records import replace
+from agentbox.sandbox.arriving import ArrivingFile, parts_inside
 from agentbox.sandbox.command import Command
+from agentbox.sandbox.file_record import recorded
+from agentbox.sandbox.files import absolute
 from agentbox.sandbox.local import LocalSandbox
 from agentbox.sandbox.options import SandboxOptions
 from agentbox.sandbox.state import Place, SandboxDirectories, check_name
@@ -180,6 +184,39 @@ class KeptSandbox(LocalSandbox):
             if not self.running:
                 await self.start()
                 self.note_box(rebuilt=self.facts["rebuilt"] + 1)
+
+    async def receive(
+        self, path: str, mode: int | None, user: str, fill: Callable[[int, Callable[[], None]], Awaitable[int]]
+    ) -> bool:
+        """Have a file written by this process itself: `fill` writes it to a descriptor, says how many bytes that were,
+        and calls what it gets now and then. False, and nothing was done, where the agent is to be asked. Raises
+        OSError, SandboxError and what `fill` raises."""
+        await self.link()
+        place, box, target = self._place, self._box, absolute(path)
+        parts = parts_inside(target)
+        ours = self.backend == "jail" and not self._holding.present and user in ("", self.options.user)
+        if not ours or parts is None or place is None or place.files is None:
+            return False
+        file = await asyncio.to_thread(ArrivingFile.open, place.workspace, parts, mode)
+        if file is None:
+            return False
+
+        def check() -> None:
+            if self._box is not box:
+                raise self._gone("")
+
+        asked = {"path": target, "user": user, "how": "replace", "mode": None if mode is None else f"{mode & 0o777:o}"}
+        try:
+            with recorded(self.recording.note, "file.write", asked) as record:
+                try:
+                    record.found(bytes=await fill(file.fd, check))
+                    check()
+                    await asyncio.to_thread(file.commit)
+                except OSError as error:
+                    raise OSError(error.errno, error.strerror, target) from error
+        finally:
+            file.close()
+        return True
 
     def begin_with_snapshot(self, snapshot_id: str) -> None:
         """Have its workspace begin with a snapshot of its owner's, when it starts."""

@@ -7,11 +7,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
+from collections.abc import Callable
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentbox.config import Settings
+from agentbox.server.body_rest import TAKE_REST, BodyRest, StalledError, pass_on
 from agentbox.server.problems import Problem
 from agentbox.server.sandboxes.connection import Headers, KeeperConnection, KeeperLostError
 from agentbox.server.sandboxes.keeper_socket import OWNER_HEADER
@@ -21,6 +24,8 @@ from agentbox.server.supervised import DISCONNECT, ClientGoneError, Occasion, su
 PREFIX = "/v1/sandboxes"
 # A body up to this size is read whole, and leaves with its head in one write.
 SMALL_BYTES = 64 << 10
+# The rest of one that is larger than this is not even read.
+LARGE_BYTES = 4 << 20
 # A client that sends nothing of its body for so long has stopped.
 STALL_SECONDS = 60.0
 # A keeper that was killed takes connections until its last thread is gone.
@@ -60,7 +65,8 @@ class SandboxProxy:
 
     async def _exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
-        body = _Body(headers, receive, self._settings.request_read_timeout_seconds)
+        take_rest = scope["state"].get(TAKE_REST)
+        body = _Body(headers, receive, take_rest, self._settings.request_read_timeout_seconds)
         first = await body.small()
         # What only reads may be asked again, of the next keeper.
         attempts = _READ_ATTEMPTS if scope["method"] == "GET" and body.ended else 1
@@ -138,12 +144,19 @@ def _abort_after_fault(connection: KeeperConnection, sender: asyncio.Task[None])
 class _Body:
     """What a client sends: how long it says that it is, and its pieces."""
 
-    def __init__(self, headers: dict[bytes, bytes], receive: Receive, read_seconds: float) -> None:
+    def __init__(
+        self,
+        headers: dict[bytes, bytes],
+        receive: Receive,
+        take_rest: Callable[[], BodyRest | None] | None,
+        read_seconds: float,
+    ) -> None:
         length = headers.get(b"content-length")
         self.length = int(length) if length is not None else None
         self.chunked = length is None and b"transfer-encoding" in headers
         self.ended = not self.length and not self.chunked
         self._receive = receive
+        self._take_rest = take_rest
         self._read_seconds = read_seconds
 
     async def small(self) -> bytes:
@@ -172,6 +185,33 @@ class _Body:
             if self.ended and self.chunked:
                 connection.send(b"0\r\n\r\n")
             await connection.drain()
+            if not self.ended and self.length is not None and self.length > LARGE_BYTES:
+                await self._splice_to(connection)
+
+    async def _splice_to(self, connection: KeeperConnection) -> None:
+        """Pass on what is still to come without a look at it, where that can be done."""
+        rest = self._take_rest() if self._take_rest is not None else None
+        self._take_rest = None
+        if rest is None:
+            return
+        whole = False
+        try:
+            connection.send(rest.buffered)
+            sink = await connection.emptied()
+            try:
+                await pass_on(rest, sink, STALL_SECONDS, to_file=False)
+            finally:
+                os.close(sink)
+            whole = self.ended = True
+        except StalledError:
+            raise _too_slow(STALL_SECONDS) from None
+        except EOFError:
+            raise ClientGoneError from None
+        except OSError:
+            raise KeeperLostError from None
+        finally:
+            os.close(rest.source)
+            rest.ended(whole)
 
     async def _next(self) -> bytes:
         message = await self._receive()

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from agentbox.sandbox.file_info import FileInfo
 from agentbox.server.problems import Problem
 from agentbox.server.routing import Router
-from agentbox.server.sandboxes import archives
+from agentbox.server.sandboxes import archives, arrivals
 from agentbox.server.sandboxes.bodies import DirectoryBody, MoveBody
 from agentbox.server.sandboxes.kinds import USERS
 from agentbox.server.sandboxes.reading import Desk, Query, file_problem, json_answer
@@ -49,8 +49,12 @@ def _add_contents(router: Router, desk: Desk) -> None:
         query = Query(request)
         path, mode, how, user = query.text("path"), query.octal("mode"), query.choice("how", HOW), user_of(query)
         sandbox = await desk.awake(request)
-        pieces = body_of(request, desk.settings.max_upload_bytes)
+        most = desk.settings.max_upload_bytes
         with file_errors():
+            large = how == HOW[0] and arrivals.is_large(request, most)
+            if large and await desk.supervised(request, arrivals.receive(request, sandbox, path, mode, user)):
+                return Response(status_code=204)
+            pieces = body_of(request, most)
             await desk.supervised(request, sandbox.files.write(path, pieces, mode=mode, how=how, user=user))
         return Response(status_code=204)
 
