@@ -217,6 +217,14 @@ class Session:
         if "change" in report:
             self._deciding = asyncio.create_task(self._decide_on_changes(report["change"]))
             return
+        witnessed = report.get("witness")
+        if witnessed is not None and "error" in witnessed and not self._request.observe:
+            from agentbox.engine import refused_files
+
+            refused = refused_files.record_of(witnessed, self._request.policy)
+            if refused is not None:
+                self._recorder.kernel_refused(*refused, witnessed["pid"])
+                return
         self._recorder.seen(report)
 
     async def _decide_on_changes(self, change: dict[str, Any]) -> None:

@@ -123,6 +123,10 @@ class Recorder:
             return self._repeats.add(*record_of(message["socket"]), "kernel", message["socket"]["pid"])
         return self._spawned(message["spawn"])
 
+    def kernel_refused(self, op: str, args: dict[str, Any], pid: int) -> int | None:
+        """Record what the kernel alone refused; the index of the record if it is the first of its kind."""
+        return self._repeats.add("deny", op, args, "kernel", pid)
+
     def _spawned(self, report: dict[str, Any]) -> int | None:
         target = {"argv": report["argv"], "exe": report["exe"]}
         if report["allowed"]:

@@ -61,9 +61,8 @@ def test_command_sees_what_its_policy_grants_and_its_trace_verifies(project: Pat
     found = [json.loads(line) for line in Path(summary["trace"]).read_text().splitlines()]
     told = {(one["op"], one["origin"]) for one in found}
     assert {("proc.exec", "kernel"), ("fs.open_read", "kernel"), ("fs.open_write", "guest")} <= told
-    assert str(project.resolve() / "secret") in {
-        one["args"]["path"] for one in found if one["op"] == "fs.open_read" and one["origin"] == "kernel"
-    }
+    denials = [one for one in found if (one["kind"], one["origin"]) == ("deny", "kernel")]
+    assert ("read", str(project.resolve() / "secret")) in {(one["op"], one["args"]["target"]) for one in denials}
     assert agentbox(project, "verify", summary["trace"]).returncode == 0
 
 
