@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 
+from agentbox.linux import foreign
 from agentbox.linux.syscalls import syscall
 
 _AT_SYMLINK_NOFOLLOW = 0x100
@@ -19,7 +19,7 @@ _BIRTH_AT = 80
 def birth_ns(directory: int, name: str) -> int | None:
     """The time in nanoseconds at which what has that name in an open directory was made, no link followed; None where
     the file system does not know. Raises OSError."""
-    found = ctypes.create_string_buffer(_STATX_BYTES)
+    found = foreign.create_string_buffer(_STATX_BYTES)
     syscall("statx", directory, os.fsencode(name), _AT_SYMLINK_NOFOLLOW, _STATX_BTIME, found)
     (mask,) = struct.unpack_from("=I", found)
     if not mask & _STATX_BTIME:

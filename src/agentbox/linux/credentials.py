@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 
 from agentbox.light import contextlib
+from agentbox.linux import foreign
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc = foreign.CDLL(None, use_errno=True)
 
 
 @contextlib.contextmanager

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import stat
 
+from agentbox.linux import foreign
 from agentbox.linux.process import forbid_new_privileges
 from agentbox.linux.syscalls import syscall
 
@@ -32,18 +32,18 @@ _SCOPE_ABSTRACT_UNIX_SOCKET = 1
 _SCOPE_SIGNAL = 2
 
 
-class _RulesetAttr(ctypes.Structure):
+class _RulesetAttr(foreign.Structure):
     _fields_ = (
-        ("handled_access_fs", ctypes.c_uint64),
-        ("handled_access_net", ctypes.c_uint64),
-        ("scoped", ctypes.c_uint64),
+        ("handled_access_fs", foreign.c_uint64),
+        ("handled_access_net", foreign.c_uint64),
+        ("scoped", foreign.c_uint64),
     )
 
 
-class _PathBeneathAttr(ctypes.Structure):
+class _PathBeneathAttr(foreign.Structure):
     _pack_ = 1
     _layout_ = "ms"
-    _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
+    _fields_ = (("allowed_access", foreign.c_uint64), ("parent_fd", foreign.c_int32))
 
 
 def abi_version() -> int:
@@ -69,7 +69,7 @@ def restrict(read_only: Iterable[str], writable: Iterable[str], devices: Iterabl
     attr = _RulesetAttr(handled, 0, scoped)
     # Older kernels refuse a longer struct whose tail is not zero; they accept a shorter one.
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
-    ruleset = syscall("landlock_create_ruleset", ctypes.byref(attr), size, 0)
+    ruleset = syscall("landlock_create_ruleset", foreign.byref(attr), size, 0)
     try:
         readable = _EXECUTE | _READ_FILE | _READ_DIR
         for paths, access in (
@@ -95,6 +95,6 @@ def _allow(ruleset: int, path: str, access: int) -> None:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             access &= _FILE_RIGHTS
         rule = _PathBeneathAttr(access, fd)
-        syscall("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0)
+        syscall("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, foreign.byref(rule), 0)
     finally:
         os.close(fd)

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import stat
 
+from agentbox.linux import foreign
 from agentbox.linux.syscalls import check, libc, syscall
 
 _AT_FDCWD = -100
@@ -38,12 +38,12 @@ MS_PRIVATE = 0x40000
 _MNT_DETACH = 2
 
 
-class _MountAttr(ctypes.Structure):
+class _MountAttr(foreign.Structure):
     _fields_ = (
-        ("attr_set", ctypes.c_uint64),
-        ("attr_clr", ctypes.c_uint64),
-        ("propagation", ctypes.c_uint64),
-        ("userns_fd", ctypes.c_uint64),
+        ("attr_set", foreign.c_uint64),
+        ("attr_clr", foreign.c_uint64),
+        ("propagation", foreign.c_uint64),
+        ("userns_fd", foreign.c_uint64),
     )
 
 
@@ -76,7 +76,7 @@ def set_attributes(fd: int, attributes: int, *, recursive: bool = True) -> None:
     """Add ATTR_* to the mount (and those below it) that `fd` is the root of."""
     attr = _MountAttr(attributes, 0, 0, 0)
     flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
-    syscall("mount_setattr", fd, b"", flags, ctypes.byref(attr), ctypes.sizeof(attr))
+    syscall("mount_setattr", fd, b"", flags, foreign.byref(attr), foreign.sizeof(attr))
 
 
 def map_ids(fd: int, user_namespace: int) -> None:
@@ -85,7 +85,7 @@ def map_ids(fd: int, user_namespace: int) -> None:
     Raises OSError EINVAL where the file system cannot do it.
     """
     attr = _MountAttr(_ATTR_IDMAP, 0, 0, user_namespace)
-    syscall("mount_setattr", fd, b"", _AT_EMPTY_PATH | _AT_RECURSIVE, ctypes.byref(attr), ctypes.sizeof(attr))
+    syscall("mount_setattr", fd, b"", _AT_EMPTY_PATH | _AT_RECURSIVE, foreign.byref(attr), foreign.sizeof(attr))
 
 
 def attach(fd: int, target: str) -> None:
@@ -113,7 +113,7 @@ def mount(source: str, target: str, kind: str | None, flags: int, data: str | No
             os.fsencode(source),
             os.fsencode(target),
             kind.encode() if kind else None,
-            ctypes.c_ulong(flags),
+            foreign.c_ulong(flags),
             data.encode() if data else None,
         ),
     )

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
 import struct
 
-from agentbox.linux import seccomp
+from agentbox.linux import foreign, seccomp
 from agentbox.linux.process import forbid_new_privileges
 from agentbox.linux.syscalls import libc, number, syscall
 
@@ -100,19 +99,19 @@ def changes_files(name: str, arguments: tuple[int, ...]) -> bool:
 def install(program: bytes) -> int:
     """Put the filter on this process and its descendants; returns the listener, to be handed to the supervisor."""
     forbid_new_privileges()
-    buffer = ctypes.create_string_buffer(program, len(program))
-    fprog = seccomp.SockFprog(len(program) // 8, ctypes.addressof(buffer))
+    buffer = foreign.create_string_buffer(program, len(program))
+    fprog = seccomp.SockFprog(len(program) // 8, foreign.addressof(buffer))
     try:
-        return syscall("seccomp", _SET_MODE_FILTER, _NEW_LISTENER | _WAIT_KILLABLE_RECV, ctypes.byref(fprog))
+        return syscall("seccomp", _SET_MODE_FILTER, _NEW_LISTENER | _WAIT_KILLABLE_RECV, foreign.byref(fprog))
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return syscall("seccomp", _SET_MODE_FILTER, _NEW_LISTENER, ctypes.byref(fprog))
+        return syscall("seccomp", _SET_MODE_FILTER, _NEW_LISTENER, foreign.byref(fprog))
 
 
 def answer_on_the_same_cpu(listener: int) -> None:
     """Wake the asking thread where the supervisor runs: a wake-up across processors costs ten times the answer."""
-    libc.ioctl(listener, ctypes.c_ulong(_SET_FLAGS), ctypes.c_ulong(_SYNC_WAKE_UP))
+    libc.ioctl(listener, foreign.c_ulong(_SET_FLAGS), foreign.c_ulong(_SYNC_WAKE_UP))
 
 
 def receive(listener: int) -> Notification | None:

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 
 from agentbox.light import signal
+from agentbox.linux import foreign
 from agentbox.linux.syscalls import check, libc, syscall
 
 _PR_SET_PDEATHSIG = 1
@@ -28,13 +28,13 @@ _CAPABILITY_VERSION_3 = 0x20080522
 _SECUREBITS_LOCKED = 0b11001111
 
 
-class _CapHeader(ctypes.Structure):
-    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+class _CapHeader(foreign.Structure):
+    _fields_ = (("version", foreign.c_uint32), ("pid", foreign.c_int))
 
 
 def _prctl(option: int, *arguments: int) -> int:
     padded = (*arguments, 0, 0, 0, 0)[:4]
-    return check(f"prctl {option}", int(libc.prctl(option, *(ctypes.c_ulong(a) for a in padded))))
+    return check(f"prctl {option}", int(libc.prctl(option, *(foreign.c_ulong(a) for a in padded))))
 
 
 def set_dumpable(dumpable: bool) -> None:
@@ -50,7 +50,7 @@ def show_as(title: str) -> None:
         start, end = map(int, stat.read().rpartition(b")")[2].split()[45:47])
     room = end - start
     if start and room > 1:
-        ctypes.memmove(start, title.encode()[: room - 1].ljust(room, b"\0"), room)
+        foreign.memmove(start, title.encode()[: room - 1].ljust(room, b"\0"), room)
 
 
 def forget_environment() -> None:
@@ -60,11 +60,11 @@ def forget_environment() -> None:
     for copy in copies:
         # Python has one object for each single byte.
         if len(copy) > 1:
-            ctypes.memset(id(copy) + bytes.__basicsize__ - 1, 0, len(copy))
+            foreign.memset(id(copy) + bytes.__basicsize__ - 1, 0, len(copy))
     with open("/proc/self/stat", "rb") as file:
         # Fields 50 and 51, env_start and env_end; the name in field 2 may hold spaces and parentheses.
         start, end = map(int, file.read().rpartition(b")")[2].split()[47:49])
-    ctypes.memset(start, 0, end - start)
+    foreign.memset(start, 0, end - start)
 
 
 def become_subreaper() -> None:
@@ -86,10 +86,10 @@ def forbid_new_privileges() -> None:
 def _set_capabilities(effective: int, permitted: int, inheritable: int) -> None:
     header = _CapHeader(_CAPABILITY_VERSION_3, 0)
     low, high = 0xFFFFFFFF, 32
-    data = (ctypes.c_uint32 * 6)(
+    data = (foreign.c_uint32 * 6)(
         effective & low, permitted & low, inheritable & low, effective >> high, permitted >> high, inheritable >> high
     )
-    syscall("capset", ctypes.byref(header), data)
+    syscall("capset", foreign.byref(header), data)
 
 
 def permitted_capabilities() -> int:
@@ -108,7 +108,7 @@ def drop_all_capabilities() -> None:
     """
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     for capability in range(64):
-        if libc.prctl(_PR_CAPBSET_READ, ctypes.c_ulong(capability), 0, 0, 0) < 0:
+        if libc.prctl(_PR_CAPBSET_READ, foreign.c_ulong(capability), 0, 0, 0) < 0:
             break
         _prctl(_PR_CAPBSET_DROP, capability)
     _prctl(_PR_SET_SECUREBITS, _SECUREBITS_LOCKED)

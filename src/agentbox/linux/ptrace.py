@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 
+from agentbox.linux import foreign
 from agentbox.linux.syscalls import check, libc
 
 TYPE_CHECKING = False
@@ -29,28 +29,28 @@ _READ_BYTES = 1 << 16
 _PAGE_BYTES = 4096
 
 
-class _Vector(ctypes.Structure):
-    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+class _Vector(foreign.Structure):
+    _fields_ = (("base", foreign.c_void_p), ("length", foreign.c_size_t))
 
 
 def _function(name: str, arguments: tuple[Any, ...]) -> Any:
     """A function of the C library with its types said once: each call of the judge is on the way of a program."""
     function = getattr(libc, name, None)
     if function is not None:
-        function.restype = ctypes.c_long
+        function.restype = foreign.c_long
         function.argtypes = arguments
     return function
 
 
-_call = _function("ptrace", (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p))
+_call = _function("ptrace", (foreign.c_long, foreign.c_long, foreign.c_void_p, foreign.c_void_p))
 _copy = _function(
     "process_vm_readv",
-    (ctypes.c_long, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong),
+    (foreign.c_long, foreign.c_void_p, foreign.c_ulong, foreign.c_void_p, foreign.c_ulong, foreign.c_ulong),
 )
-_buffer = ctypes.create_string_buffer(_PAGE_BYTES)
-_here = _Vector(ctypes.addressof(_buffer), _PAGE_BYTES)
+_buffer = foreign.create_string_buffer(_PAGE_BYTES)
+_here = _Vector(foreign.addressof(_buffer), _PAGE_BYTES)
 _there = _Vector(None, 0)
-_here_at, _there_at = ctypes.addressof(_here), ctypes.addressof(_there)
+_here_at, _there_at = foreign.addressof(_here), foreign.addressof(_there)
 
 
 def _ptrace(request: int, pid: int, data: int = 0) -> None:
@@ -128,7 +128,7 @@ def read_bytes(pid: int, address: int, size: int) -> bytes:
     copied = _copy(pid, _here_at, 1, _there_at, 1, 0)
     if copied < 0:
         check("process_vm_readv", -1)
-    return ctypes.string_at(_buffer, copied)
+    return foreign.string_at(_buffer, copied)
 
 
 def _read(proc: int, path: str, limit: int) -> bytes:
@@ -155,7 +155,7 @@ def arguments(proc: int, pid: int, limit: int = 1 << 20) -> list[bytes]:
 
 def former_thread(pid: int) -> int:
     """After EVENT_EXEC: the id of the thread that called execve, which has the leader's id now."""
-    message = ctypes.c_ulong(0)
-    if _call(_GETEVENTMSG, pid, None, ctypes.addressof(message)) < 0:
+    message = foreign.c_ulong(0)
+    if _call(_GETEVENTMSG, pid, None, foreign.addressof(message)) < 0:
         check("ptrace geteventmsg", -1)
     return message.value

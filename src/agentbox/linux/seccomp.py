@@ -8,11 +8,11 @@ io_uring), others report EPERM well; each list says which answer it gives.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import struct
 
+from agentbox.linux import foreign
 from agentbox.linux.process import forbid_new_privileges
 from agentbox.linux.syscalls import number, syscall
 
@@ -335,10 +335,10 @@ def build_without_set_id(machine: str | None = None) -> bytes:
     return program.assemble()
 
 
-class SockFprog(ctypes.Structure):
+class SockFprog(foreign.Structure):
     """struct sock_fprog."""
 
-    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+    _fields_ = (("length", foreign.c_ushort), ("filter", foreign.c_void_p))
 
 
 _SECCOMP_SET_MODE_FILTER = 1
@@ -347,6 +347,6 @@ _SECCOMP_SET_MODE_FILTER = 1
 def install(program: bytes) -> None:
     """Put the filter on this process and all its descendants; it cannot be taken off."""
     forbid_new_privileges()
-    buffer = ctypes.create_string_buffer(program, len(program))
-    fprog = SockFprog(len(program) // 8, ctypes.addressof(buffer))
-    syscall("seccomp", _SECCOMP_SET_MODE_FILTER, 0, ctypes.byref(fprog))
+    buffer = foreign.create_string_buffer(program, len(program))
+    fprog = SockFprog(len(program) // 8, foreign.addressof(buffer))
+    syscall("seccomp", _SECCOMP_SET_MODE_FILTER, 0, foreign.byref(fprog))

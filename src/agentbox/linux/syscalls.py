@@ -7,16 +7,17 @@ change. A test compares them with libseccomp where that library is installed.
 
 from __future__ import annotations
 
-import ctypes
 import os
+
+from agentbox.linux import foreign
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-libc = ctypes.CDLL(None, use_errno=True)
+libc = foreign.CDLL(None, use_errno=True)
 if hasattr(libc, "syscall"):
-    libc.syscall.restype = ctypes.c_long
+    libc.syscall.restype = foreign.c_long
 
 MACHINES = ("x86_64", "aarch64")
 
@@ -168,11 +169,11 @@ def syscall(name: str, *arguments: Any) -> int:
     nr = number(name)
     if nr is None:
         raise OSError(38, f"{name}: not on this architecture")
-    ctypes.set_errno(0)
-    converted = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    result = int(libc.syscall(ctypes.c_long(nr), *converted))
+    foreign.set_errno(0)
+    converted = [foreign.c_long(a) if isinstance(a, int) else a for a in arguments]
+    result = int(libc.syscall(foreign.c_long(nr), *converted))
     if result < 0:
-        code = ctypes.get_errno()
+        code = foreign.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")
     return result
 
@@ -180,6 +181,6 @@ def syscall(name: str, *arguments: Any) -> int:
 def check(name: str, result: int) -> int:
     """`result` of a libc call that reports through errno. Raises OSError whose text begins with the name."""
     if result < 0:
-        code = ctypes.get_errno()
+        code = foreign.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")
     return result

@@ -42,22 +42,30 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
             raise TraceError(f"{path}: cannot be read: {error.strerror}", hint="check the disk") from error
 
 
-def blocks(file: BinaryIO) -> Iterator[tuple[list[bytes], bool]]:
-    """Lists of lines without their ends, many at a time, each with True; a last line without an end comes with False.
+def texts(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
+    """Whole lines with their ends, many at a time in one text, each with True; a last line without an end comes with
+    False.
 
     Raises LineTooLongError for a line of more than 64 MiB.
     """
     carried = b""
     # What is carried is copied with every read, so a long line is read in ever larger steps.
     while data := file.read(max(_BLOCK_BYTES, len(carried))):
-        lines = (carried + data).split(b"\n")
-        carried = lines.pop()
+        data = carried + data
+        end = data.rfind(b"\n") + 1
+        carried = data[end:]
         if len(carried) > MAX_READ_BYTES:
             raise LineTooLongError
-        if lines:
-            yield lines, True
+        if end:
+            yield data[:end], True
     if carried:
-        yield [carried], False
+        yield carried, False
+
+
+def blocks(file: BinaryIO) -> Iterator[tuple[list[bytes], bool]]:
+    """As `texts`, in lists of lines without their ends."""
+    for text, ended in texts(file):
+        yield (text[:-1].split(b"\n") if ended else [text]), ended
 
 
 def lines(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:

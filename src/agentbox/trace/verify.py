@@ -9,13 +9,13 @@ Memory does not grow with the file.
 
 from __future__ import annotations
 
-from binascii import hexlify
+from binascii import Error, hexlify, unhexlify
 
 from agentbox.light import digests
 from agentbox.trace import record
 from agentbox.trace.anchor import Anchor
 from agentbox.trace.canonical import NotCanonicalError, is_canonical
-from agentbox.trace.lines import LineTooLongError, blocks, lines, opened
+from agentbox.trace.lines import LineTooLongError, lines, opened, texts
 from agentbox.trace.merkle import MerkleTree
 from agentbox.trace.record import Entry
 from agentbox.trace.signature import claim_of, is_signed_by
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 # From so many bytes on, loading the faster hash function pays.
 _LARGE_BYTES = 1 << 20
 _SHA = b'"sha":"'
+_BEFORE_DIGITS = b"," + _SHA
+_QUOTED_DIGITS = 65
+# The end of every line that the writer makes, but for the digits of its time and version.
+_END = b',"ts":,"v":}\n'
+_NUMBER = b"0123456789."
 # Arguments come first in a line and `count` first in those of a signature.
 _SIGNED_START = b'{"args":{"count":'
 
@@ -109,34 +114,73 @@ class _Scan:
     def run(self, file: BinaryIO) -> bool:
         """Go as far as possible; whether a signature was met."""
         try:
-            for block, ended in blocks(file):
-                if not ended or not self._pass(block):
+            for text, ended in texts(file):
+                if not ended or not self._pass(text):
                     break
         except LineTooLongError:
             pass
         return self._signed is not None
 
-    def _pass(self, block: list[bytes]) -> bool:
+    def _pass(self, text: bytes) -> bool:
         """Go over some lines; whether to go on."""
         begin = 0
-        for at in [at for at, line in enumerate(block) if line.startswith(_SIGNED_START)]:
-            line = block[at]
+        for at in _signed_places(text):
+            end = text.index(b"\n", at)
+            line = text[at:end]
             if entry := _signed_entry(line):
-                if not (self._chain(block[begin:at]) and self._accept(entry, line) and self._chain([line])):
+                if not (self._chain(text[begin:at]) and self._accept(entry, line) and self._chain(text[at : end + 1])):
                     return False
                 self._move_anchor(entry)
                 if self.anchor.sealed:
                     return False
-                begin = at + 1
-        return self._chain(block[begin:])
+                begin = end + 1
+        return self._chain(text[begin:])
 
-    def _chain(self, lines: list[bytes]) -> bool:
+    def _chain(self, text: bytes) -> bool:
         """Whether each of the lines continues the one before; then they count."""
+        return not text or self._chain_as_written(text) or self._chain_by_commas(text)
+
+    def _chain_as_written(self, text: bytes) -> bool:
+        """As `_chain_by_commas` with fewer steps for each line, where all lines end as the writer makes them: true only
+        for what is true there too."""
+        first, *parts = text.split(_BEFORE_DIGITS)
+        count = len(parts)
+        # Of each line what follows the name of its hash, and what the next line has before that.
+        cut = [part.partition(b"\n") for part in parts]
+        quoted = b"".join([end[:_QUOTED_DIGITS] for end, _, _ in cut])
+        ends = [end[_QUOTED_DIGITS:] for end, _, _ in cut]
+        begins = [first, *[begin for _, _, begin in cut]]
+        # (1) In each line the hash is before the third comma from its end.
+        joined = b"\n".join(ends) + b"\n"
+        if joined.translate(None, _NUMBER) != _END * count or (b"\n" + joined).count(b"\n,") != count:
+            return False
+        # (2) Each part holds the end of one line, and nothing follows the last one.
+        if b"".join([newline for _, newline, _ in cut]) != b"\n" * count or b"\n" in b"".join(begins) or begins.pop():
+            return False
+        # (3) What they state are lower-case digits between quotes.
+        heads = quoted.split(b'"')
+        if quoted[_QUOTED_DIGITS - 1 :: _QUOTED_DIGITS] != b'"' * count or len(heads) != count + 1 or heads.pop():
+            return False
+        digits = b"".join(heads)
+        sha256, last = digests.sha256, self._head
+        found = []
+        for head, begin, end in zip(heads, begins, ends, strict=True):
+            found.append(sha256(last + begin + end).digest())
+            last = head
+        try:
+            if unhexlify(digits) != b"".join(found) or digits != digits.lower():
+                return False
+        except Error:
+            return False
+        self._count_in(found, last, len(text))
+        return True
+
+    def _chain_by_commas(self, text: bytes) -> bool:
         sha256, join = digests.sha256, b",".join
         head = self._head
         found, stated = [], []
         try:
-            for line in lines:
+            for line in text[:-1].split(b"\n"):
                 # (1) `sha` stands before `ts` and `v`, and none of them holds a comma: its place is known without
                 # parsing, and a line that has it elsewhere is another line.
                 before, sha, ts, version = line.rsplit(b",", 3)
@@ -149,13 +193,16 @@ class _Scan:
         # (3) All hashes are those that the lines state. No `sha` of (1) holds a comma, so what is equal when it is
         # joined by commas is equal one by one.
         digits = hexlify(b"".join(found), "|", -32).replace(b"|", b'",' + _SHA)
-        if found and join(stated) != _SHA + digits + b'"':
+        if join(stated) != _SHA + digits + b'"':
             return False
-        self._tree.extend(found)
-        self._head = head
-        self._count += len(lines)
-        self._offset += sum(map(len, lines)) + len(lines)
+        self._count_in(found, head, len(text))
         return True
+
+    def _count_in(self, hashes: list[bytes], head: bytes, size: int) -> None:
+        self._tree.extend(hashes)
+        self._head = head
+        self._count += len(hashes)
+        self._offset += size
 
     def last_is_good(self) -> bool:
         """Whether the signature at the anchor was made with a trusted key, over the very bytes that stand there."""
@@ -194,6 +241,16 @@ class _Scan:
             tree=self._tree.copy(),
             sealed=entry.op == record.SEAL,
         )
+
+
+def _signed_places(text: bytes) -> list[int]:
+    """Where lines begin that may be checkpoints or seals."""
+    found = [0] if text.startswith(_SIGNED_START) else []
+    at = text.find(b"\n" + _SIGNED_START)
+    while at >= 0:
+        found.append(at + 1)
+        at = text.find(b"\n" + _SIGNED_START, at + 1)
+    return found
 
 
 def _signed_entry(line: bytes) -> Entry | None:

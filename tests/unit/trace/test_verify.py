@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import subprocess
@@ -15,8 +16,9 @@ import pytest
 from agentbox.errors import TraceError
 from agentbox.trace.keys import SigningKey
 from agentbox.trace.ledger import Ledger
+from agentbox.trace.record import GENESIS, Entry
 from agentbox.trace.verdict import Status, Trust
-from agentbox.trace.verify import verify
+from agentbox.trace.verify import _Scan, verify
 from tests.unit.trace.recording import Recording, clock_of
 from tests.vectors.make_trace_vectors import rehash
 
@@ -158,6 +160,47 @@ def test_edited_old_trace_never_crashes(tmp_path: Path, edit: Callable[[bytearra
         edit(data, dice)
         path.write_bytes(data)
         assert verify(path, Trust()).status in set(Status)
+
+
+def _scan() -> _Scan:
+    return _Scan(Entry(0, 0.0, "meta", "", {}, None, GENESIS, GENESIS), Trust(()), check_each=False)
+
+
+def _state(scan: _Scan) -> tuple[object, ...]:
+    return scan._head, scan._count, scan._offset, scan._tree.root()
+
+
+def _linked(befores: list[bytes], dice: random.Random) -> bytearray:
+    """Lines of which each states the hash of itself, its end in one of several forms."""
+    text, head = bytearray(), GENESIS.encode()
+    for before in befores:
+        end = dice.choice(
+            [b',"ts":17.25,"v":2}', b',"ts":1,"v":2}', b',1"ts":1,"v":2}', b',"ts":"x","v":2}', b',"v":2}']
+        )
+        digits = hashlib.sha256(head + before + end).hexdigest().encode()
+        head = dice.choice([digits] * 9 + [digits.upper()])
+        text += before + b',"sha":"' + head + b'"' + end + b"\n"
+    return text
+
+
+def test_what_is_accepted_in_few_steps_is_accepted_line_by_line_and_nothing_else() -> None:
+    dice = random.Random(7)
+    nested = b'{"args":{"sha":"' + b"ab" * 32 + b'","ts":1,"v":2}'
+    starts = [b'{"args":{},"i":1', b'{"args":{"a":",\\"sha\\":\\""}', nested, nested + b',"i":5', b"", b"5"]
+    accepted = [0, 0]
+    for _ in range(3000):
+        text = _linked(dice.choices(starts, k=dice.randrange(1, 4)), dice)
+        for edit in dice.choices([flip, replace_byte, insert_bytes, cut_out], k=dice.choice([0, 0, 0, 1])):
+            edit(text, dice)
+        if not text.endswith(b"\n"):
+            text += b"\n"
+        quick, slow = _scan(), _scan()
+        first, second = quick._chain_as_written(bytes(text)), slow._chain_by_commas(bytes(text))
+        accepted = [accepted[0] + first, accepted[1] + second]
+        assert second or not first, text
+        if first:
+            assert _state(quick) == _state(slow)
+    assert 100 < accepted[0] < accepted[1]
 
 
 def test_prefix_of_every_length_of_a_killed_run_is_unsealed_or_torn(recording: Recording) -> None:
