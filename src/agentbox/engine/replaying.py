@@ -9,7 +9,7 @@ import binascii
 from agentbox.engine.guard_channel import GuardChannel
 from agentbox.engine.keeping import Keeping
 from agentbox.engine.processes import Processes
-from agentbox.replay.recording import PROC_SPAWN
+from agentbox.replay.recording import MAIN, PROC_SPAWN
 from agentbox.trace import frames
 
 TYPE_CHECKING = False
@@ -49,7 +49,9 @@ class Player:
             lambda pid, holder: _Conversation(self, holder, is_other=self._processes.is_other_program(pid))
         )
         self._told = False
-        self._seen: dict[bytes, frames.Request] = {}
+        # By the bytes of an observation that matched: its request, its lane with that lane's steps, and the arguments,
+        # which steps that are the same share.
+        self._seen: dict[bytes, tuple[frames.Request, str, list[Step], dict[str, Any]]] = {}
 
     def listen(self, listener: socket.socket) -> None:
         """Serve the guards that connect to a box's channel."""
@@ -71,14 +73,25 @@ class Player:
     def taken(self, bodies: Iterable[bytes], holder: int, *, is_other: bool) -> bytes:
         """Answer what a guard sent. Raises FrameError."""
         answers = []
+        cursor, seen = self._cursor, self._seen
+        positions = cursor.positions
         for body in bodies:
-            known = self._seen.get(body)
-            if known is not None and not is_other and self._cursor.again(known.lane, known.op, known.args):
-                continue
-            request = known or self._read(body)
+            known = None if is_other else seen.get(body)
+            if known is not None:
+                request, lane, steps, shared = known
+                at = positions[lane]
+                if at < len(steps) and steps[at].args is shared and cursor.divergence is None:
+                    positions[lane] = at + 1
+                    continue
+                if cursor.again(lane, request.op, request.args):
+                    continue
+            else:
+                request = frames.request_of(frames.message_of(body))
             answer = {"ok": True} if is_other else self._answer(request, holder)
             if request.ack:
                 answers.append(frames.answer(request.id, **answer))
+            elif known is None and not is_other:
+                self._remember(body, request)
         if self._cursor.divergence is not None and not self._told:
             self._told = True
             self._on_divergence()
@@ -88,15 +101,18 @@ class Player:
         """A connection is closed."""
         self._keeping.forget(holder)
 
-    def _read(self, body: bytes) -> frames.Request:
-        """A request; a program that reads a file again says so in the same bytes. Raises FrameError."""
-        request = frames.request_of(frames.message_of(body))
-        plain = request.kind == "observe" and request.op == "fs.open_read" and not request.ack
-        if plain and len(body) <= _MAX_SEEN_BYTES and "unused" not in (request.at or ()):
-            if len(self._seen) >= _MAX_SEEN:
-                self._seen.clear()
-            self._seen[body] = request
-        return request
+    def _remember(self, body: bytes, request: frames.Request) -> None:
+        """A program that reads a file again says so in the same bytes."""
+        plain = request.kind == "observe" and request.op == "fs.open_read" and self._cursor.divergence is None
+        if not plain or len(body) > _MAX_SEEN_BYTES or "unused" in (request.at or ()):
+            return
+        lane = request.lane or MAIN
+        step = self._cursor.last(lane)
+        if step is None or step.op != request.op:
+            return
+        if len(self._seen) >= _MAX_SEEN:
+            self._seen.clear()
+        self._seen[body] = request, lane, self._cursor.steps(lane), step.args
 
     def _answer(self, request: frames.Request, holder: int) -> dict[str, Any]:
         """The members of an answer besides `id`."""

@@ -38,14 +38,15 @@ class Cursor:
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._positions: dict[str, int] = {}
+        # How many steps of each lane are done.
+        self.positions: dict[str, int] = {}
         self._seen_denials: set[Denied] = set()
         self.divergence: Divergence | None = None
 
     @property
     def matched(self) -> int:
         """Steps that happened again."""
-        return sum(self._positions.values())
+        return sum(self.positions.values())
 
     @property
     def total(self) -> int:
@@ -56,6 +57,15 @@ class Cursor:
     def reached(self) -> set[tuple[str, Any]]:
         """Hosts and ports outside the box that the recorded run was connected to."""
         return self._recording.reached
+
+    def steps(self, lane: str) -> list[Step]:
+        """All steps of a lane."""
+        return self._recording.lanes.get(lane, [])
+
+    def last(self, lane: str) -> Step | None:
+        """The step of a lane that was done last."""
+        position = self.positions.get(lane, 0)
+        return self._recording.lanes[lane][position - 1] if position else None
 
     def asked(self, kind: str, lane: str | None, op: str, args: dict[str, Any], at: Any = None) -> Answer:
         """An effect that is about to happen, or an observation. An effect is answered with its recorded result, the
@@ -68,7 +78,7 @@ class Cursor:
             return self._other(lane, step, kind, op, args, at)
         if step.args != args and step.text != compared_text(args):
             return self._other(lane, step, kind, op, args, at)
-        self._positions[lane] += 1
+        self.positions[lane] += 1
         if kind == "effect":
             return Answer(step.result, step=step)
         if op != PROC_SPAWN:
@@ -84,13 +94,13 @@ class Cursor:
         """A short way for an observation that needs no answer and came before: whether it is what comes next. When it
         is not, nothing has happened."""
         lane = lane or MAIN
-        steps, position = self._recording.lanes.get(lane), self._positions.get(lane, 0)
+        steps, position = self._recording.lanes.get(lane), self.positions.get(lane, 0)
         if steps is None or position >= len(steps) or self.divergence is not None:
             return False
         step = steps[position]
         if step.op != op or step.call is not None or step.kind != "observe" or step.args != args:
             return False
-        self._positions[lane] = position + 1
+        self.positions[lane] = position + 1
         return True
 
     def expects(self, lane: str | None, op: str, args: dict[str, Any], at: Any = None) -> bool:
@@ -117,14 +127,14 @@ class Cursor:
         return self._served(lane, step)
 
     def _served(self, lane: str, step: Step) -> Answer:
-        start = self._positions[lane]
+        start = self.positions[lane]
         steps = self._recording.lanes[lane][start : start + MAX_SERVED_CALLS]
         served = []
         for one in steps:
             if one.call is None:
                 break
             served.append(one.call)
-        self._positions[lane] = start + len(served)
+        self.positions[lane] = start + len(served)
         return Answer({"calls": served}, step=step)
 
     def ahead(self, lane: str | None) -> list[list[Any]]:
@@ -133,7 +143,7 @@ class Cursor:
         steps = self._recording.lanes.get(lane, [])
         found: list[list[Any]] = []
         left = MAX_AHEAD_CHARACTERS
-        for step in steps[self._positions.get(lane, 0) :][:MAX_AHEAD_STEPS]:
+        for step in steps[self.positions.get(lane, 0) :][:MAX_AHEAD_STEPS]:
             if step.kind != "effect":
                 continue
             left -= len(str(step.args)) + len(str(step.result))
@@ -147,7 +157,7 @@ class Cursor:
         and the result of an effect."""
         lane = lane or MAIN
         self._next(lane, at)
-        start = self._positions.get(lane, 0)
+        start = self.positions.get(lane, 0)
         found: list[list[Any]] = []
         left = MAX_AHEAD_CHARACTERS
         for step in self._recording.lanes.get(lane, [])[start : start + MAX_AHEAD_STEPS]:
@@ -212,7 +222,7 @@ class Cursor:
         """The bytes of a result are not where they were kept; `name` is their hash."""
         lane = lane or MAIN
         steps = self._recording.lanes.get(lane, [])
-        position = self._positions.get(lane, 0)
+        position = self.positions.get(lane, 0)
         # What was served last is what the program asks about.
         step = steps[position - 1] if position else Step(self._after(lane), "serve", "keep.read", {})
         return self.unanswerable(
@@ -224,7 +234,7 @@ class Cursor:
         that did not come again."""
         found = []
         for lane, steps in self._recording.lanes.items():
-            at = self._positions.get(lane, 0)
+            at = self.positions.get(lane, 0)
             if at < len(steps):
                 step, left = steps[at], len(steps) - at
                 more = f", and {left - 1} more after it in its lane" if left > 1 else ""
@@ -252,14 +262,14 @@ class Cursor:
     def _next(self, lane: str, at: Any) -> Step | None:
         """The step that is next in a lane, after what a process says that it was served and did not use."""
         steps = self._recording.lanes.get(lane, [])
-        position = self._positions.get(lane, 0)
+        position = self.positions.get(lane, 0)
         unused = at.get("unused") if isinstance(at, dict) else None
         if type(unused) is int and 0 < unused <= MAX_SERVED_CALLS:
             # No further back than the calls that were served last.
             while unused and position and steps[position - 1].call is not None:
                 position -= 1
                 unused -= 1
-        self._positions[lane] = position
+        self.positions[lane] = position
         return steps[position] if position < len(steps) else None
 
     def _other(self, lane: str, step: Step | None, kind: str, op: str, args: dict[str, Any], at: Any) -> Answer:
@@ -295,7 +305,7 @@ class Cursor:
 
     def _later(self, lane: str, kind: str, op: str, args: dict[str, Any]) -> int | None:
         """Where something that came too early was recorded, in the steps that are next in a lane."""
-        start = self._positions.get(lane, 0) + 1
+        start = self.positions.get(lane, 0) + 1
         for step in self._recording.lanes.get(lane, [])[start : start + MAX_AHEAD_STEPS]:
             if kind == "clock":
                 if step.call is not None and step.call[0] == op:
@@ -312,7 +322,7 @@ class Cursor:
             return steps[-1].index + 1
         while lane := _beginner(lane):
             if steps := lanes.get(lane):
-                position = self._positions.get(lane, 0)
+                position = self.positions.get(lane, 0)
                 return steps[position].index if position < len(steps) else steps[-1].index + 1
         return self._recording.end_index or 1
 

@@ -12,11 +12,13 @@ from agentbox.trace.record import Entry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-_PREV, _SHA, _INDEX = b',"prev":"', b'","sha":"', b',"i":'
-_HASH_END = len(_PREV) + 64
+_PREV, _SHA = b',"prev":"', b'","sha":"'
+_HASH_DIGITS = 64
+# Where the number was; in no line of JSON.
+_GAP = b"\n"
 _MAX_KNOWN = 4096
 
 
@@ -41,32 +43,34 @@ def _verified(trace: str | Path) -> Recording:
     """The recording in a trace of which it is known that it is what was written, each line in its one spelling."""
     recording = Recording()
     # Lines that differ only in their place, as those of a file that is read again: they are parsed once.
-    known: dict[bytes, tuple[list[Step], Step]] = {}
+    known: dict[bytes, tuple[Callable[[Step], None], Step]] = {}
+    index = -1
     with opened(trace) as file:
         for block, _ in blocks(file):
             for line in block:
-                shape, index = _without_place(line)
-                again = known.get(shape) if shape else None
+                # Every line of a whole trace is a record, and they are numbered.
+                index += 1
+                shape = _without_place(line, index)
+                again = known.get(shape)
                 if again is not None:
-                    steps, like = again
-                    steps.append(Step(index, like.kind, like.op, like.args))
+                    add_step, like = again
+                    add_step(Step(index, like.kind, like.op, like.args))
                     continue
                 steps_of_it = add(recording, _entry(line))
                 if shape and steps_of_it is not None and len(known) < _MAX_KNOWN:
-                    known[shape] = steps_of_it, steps_of_it[-1]
+                    known[shape] = steps_of_it.append, steps_of_it[-1]
     return recording
 
 
-def _without_place(line: bytes) -> tuple[bytes, int]:
-    """A line of a record without result up to its hashes and without its number, and its number; nothing of others."""
-    end = line.rfind(_PREV)
-    if end < 0 or line[end + _HASH_END : end + _HASH_END + len(_SHA)] != _SHA:
-        return b"", 0
+def _without_place(line: bytes, index: int) -> bytes:
+    """A line of a record without result up to its hashes and without its number; nothing of others."""
     # Within a string the quotation mark would be escaped.
-    at = line.rfind(_INDEX, 0, end) + len(_INDEX)
-    stop = line.find(b",", at)
-    number = line[at:stop]
-    return (line[:at] + line[stop:end], int(number)) if number.isdigit() else (b"", 0)
+    before, mark, after = line.rpartition(_PREV)
+    if mark and after.startswith(_SHA, _HASH_DIGITS):
+        front, mark, behind = before.rpartition(b',"i":%d,' % index)
+        if mark:
+            return front + _GAP + behind
+    return b""
 
 
 def _entry(line: bytes) -> Entry:

@@ -364,6 +364,38 @@ def test_calls_that_are_left_over_are_told_before_an_effect_and_at_the_end(servi
     ]
 
 
+def test_calls_that_lie_ready_are_counted_when_something_else_comes(serving: Serving, python: str) -> None:
+    serving.calls = {"main": [["time.time", number * 10**9] for number in range(400)]}
+    code = "print(sum(time.time() for _ in range(300))); os.mkdir('out/d'); time.time()"
+    done = replayed(serving, python, code)
+    assert done.stdout == f"{sum(range(300)):.1f}\n"
+    told = [(record.op, (record.at or {}).get("unused")) for record in done.records]
+    assert told[1] == ("fs.mkdir", 100)
+
+
+def test_calls_that_lie_ready_keep_their_order_between_clocks_threads_and_children(
+    serving: Serving, python: str
+) -> None:
+    seconds = [["time.time", 10**9], ["time.time", 2 * 10**9]]
+    serving.calls = {
+        "main": [*seconds, ["time.localtime", 3 * 10**9], ["time.monotonic", 4 * 10**9, 2], *seconds, *seconds],
+        "main.0": [["time.time", 7 * 10**9], ["time.time", 8 * 10**9]],
+        "main~0": [["time.time", 9 * 10**9], ["time.time", 10 * 10**9]],
+    }
+    code = (
+        "print(time.time(), time.time(), time.mktime(time.localtime()), time.monotonic(), time.monotonic())\n"
+        "print(time.time(), flush=True)\n"
+        "child = os.fork()\n"
+        "if not child: print(time.time(), time.time(), flush=True); os._exit(0)\n"
+        "os.waitpid(child, 0)\n"
+        "t = threading.Thread(target=lambda: print(time.time(), time.time())); t.start(); t.join()\n"
+        "print(time.time(), time.time(), time.time())"
+    )
+    done = replayed(serving, python, code)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["1.0 2.0 3.0 4.0 4.0", "1.0", "9.0 10.0", "7.0 8.0", "2.0 1.0 2.0"]
+
+
 def test_sleep_of_a_replay_waits_where_somebody_is_there_to_be_met(serving: Serving, python: str) -> None:
     code = (
         "import signal\n"

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Twice as many: a name and a value for each. The host is told of so many calls at once.
 KEPT = 512
+# So many served calls lie ready for `clock_doors` at once: what is asked for in between takes them back.
+_READY = 128
 _EXACT = 40_000
 _BUSY_SECONDS = 0.003
 _STEP_SECONDS = 0.0001
@@ -32,14 +34,18 @@ _MAX_SAFE_INTEGER = (1 << 53) - 1
 class Clocks:
     """The calls of one process. `real` are the functions by their names, all in nanoseconds; `quick` is true while
     `clock_doors` may put calls into the first lane's list itself, name after value after name. While clocks go in
-    steps, `still` is what one of them says, for `clock_doors` too: its name, what it says, how often that was seen."""
+    steps, `still` is what one of them says, for `clock_doors` too: its name, what it says, how often that was seen. In
+    a replay `ready` are calls that `clock_doors` may give the first lane itself, the next one last, while it is alone.
+    """
 
-    def __init__(self, effects: Effects, real: Any, quick: Any, still: Any) -> None:
+    def __init__(self, effects: Effects, real: Any, quick: Any, still: Any, ready: Any) -> None:
         self._effects = effects
         self._lanes = effects.lanes
         self._real = real
         self._quick = quick
         self._still = still
+        self._ready = ready
+        self._offered = 0
         # Lanes with something in `calls` or `served`, except the first one.
         self._open: dict[int, Any] = {}
         self._told = 0
@@ -107,6 +113,7 @@ class Clocks:
 
     def left(self) -> Any:
         """What a question says of calls that were served to the caller's lane and not made; None if there are none."""
+        self._take_back()
         count = unused(self._lanes.outer())
         return {"unused": count} if count else None
 
@@ -121,6 +128,7 @@ class Clocks:
         self._quick.clear()
         self._ended = True
         if self._effects.replay:
+            self._take_back()
             for lane in (self._lanes.first(), *list(self._open.values())):
                 left = unused(lane)
                 if left:
@@ -132,25 +140,30 @@ class Clocks:
     def more_lanes(self) -> None:
         """From now on each call must be asked about: whose it is."""
         self._settle()
+        self._take_back()
         self._alone = False
         self._quick.clear()
 
     def effect(self, inside: bool) -> None:
         """The caller enters an effect that is recorded as one, or has left it."""
         self._settle()
+        self._take_back()
         if self._alone and not self._effects.replay:
             self._quick[:] = [] if inside or self._coarse else [True]
 
     def forked(self) -> None:
         """In the child after a fork."""
         self._open.clear()
+        self._ready.clear()
+        self._offered = 0
+        self._alone = True
         if self._effects.replay:
             return
-        self._alone = True
         self._lanes.on_more = self.more_lanes
         self._quick[:] = [] if self._coarse else [True]
 
     def _served(self, lane: Any, name: str) -> Any:
+        self._take_back()
         served = lane.served
         if not served or served[-1][0] != name:
             left = unused(lane)
@@ -169,7 +182,30 @@ class Clocks:
             served.pop()
             if not served:
                 self._open.pop(id(lane), None)
+            elif self._alone and lane is self._lanes.first():
+                self._offer(served)
         return entry[1]
+
+    def _offer(self, served: Any) -> None:
+        """Lay the next calls ready. The list is the program's to change: what counts is only how long it is."""
+        offered = []
+        for entry in reversed(served[-_READY:]):
+            if len(entry) > 2:
+                break
+            offered.append((entry[0], int(entry[1])))
+        self._offered = len(offered)
+        self._ready[:] = reversed(offered)
+
+    def _take_back(self) -> None:
+        """Count what was used of the calls that lay ready."""
+        if not self._offered:
+            return
+        used = self._offered - min(self._offered, len(self._ready))
+        self._ready.clear()
+        self._offered = 0
+        served = self._lanes.first().served
+        if used:
+            del served[len(served) - used :]
 
     def _settle(self) -> None:
         """Take over what was seen of a clock that stood still."""

@@ -41,9 +41,8 @@ def freezing(given: dict[str, str], doors: Any, effects: Any, services: Any, spa
         generators: Any = ()
         in_child = None
         if not live:
-            clock_doors.install(
-                doors.ask, (frozen.calls, frozen.quick, frozen.still), doors.bound, doors.later, effects.replay
-            )
+            lists = (frozen.calls, frozen.quick, frozen.still, frozen.ready)
+            clock_doors.install(doors.ask, lists, doors.bound, doors.later, effects.replay)
             generators, in_child = random_doors.install(
                 doors.ask, frozen.one, frozen.inside, doors.bound, doors.replace, doors.later
             )

@@ -32,12 +32,13 @@ class Frozen:
         self.calls = self._lanes.first().calls
         self.quick: list[Any] = []
         self.still: list[Any] = []
+        self.ready: list[Any] = []
         self.one: list[bool] = [True]
         self.inside: list[int] = []
         self._inside: list[int] = []
         self._many = False
         self._variable: Any = None
-        self._clocks = Clocks(effects, real, self.quick, self.still)
+        self._clocks = Clocks(effects, real, self.quick, self.still, self.ready)
         self._randomness = Randomness(self._lanes, seed, sha256)
         self._lanes.on_more = self.more_lanes
         self._lanes.on_effect = self.on_effect
