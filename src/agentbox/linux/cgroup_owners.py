@@ -109,7 +109,7 @@ def kill_members(groups: Sequence[Group], tail: str) -> None:
         if not alive:
             break
         for pid in alive:
-            _kill(pid, tail)
+            kill_member(pid, tail)
     for group, value in limits:
         _swap_pids_max(group, value)
 
@@ -171,8 +171,9 @@ def _swap_pids_max(group: Group, value: str) -> str | None:
     return before
 
 
-def _kill(pid: int, tail: str) -> None:
-    """Kill a process only if it is still in the box: its pid may have gone to a stranger since it was read."""
+def kill_member(pid: int, tail: str) -> None:
+    """Kill a process only if it is still in a group whose path ends so: its pid may have gone to a stranger since it
+    was read. Never raises."""
     with contextlib.suppress(OSError):
         pidfd = os.pidfd_open(pid)
         try:

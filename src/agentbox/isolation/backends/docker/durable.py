@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from agentbox.errors import AgentboxError, BackendUnavailableError, EngineError, InternalError, IsolationError
 from agentbox.isolation.backends.docker import sweeping
 from agentbox.isolation.backends.docker.agent_stream import ContainerStream
-from agentbox.isolation.backends.docker.box import program_bytes
+from agentbox.isolation.backends.docker.box import kill_at_once, program_bytes
 from agentbox.isolation.backends.docker.daemon import Daemon
 from agentbox.isolation.backends.docker.durable_ground import DurableGround, clear
 from agentbox.isolation.backends.docker.ground import FILTER, INIT
@@ -275,6 +275,8 @@ class DockerDurableBox:
         await self._kill()
 
     async def _kill(self) -> None:
+        with contextlib.suppress(EngineError):
+            kill_at_once(await self._inspect())
         with contextlib.suppress(EngineError):
             # 409: it has ended already.
             await self._engine.call("POST", f"/containers/{self.container}/kill", {"signal": "KILL"})
