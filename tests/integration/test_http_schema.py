@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import REPOSITORY
 from tests.running_server import RunningServer
 
-CONFIGURATION = Path(__file__).parents[2] / "schemathesis.toml"
+CONFIGURATION = REPOSITORY / "schemathesis.toml"
 EXAMPLES = os.environ.get("AGENTBOX_TEST_SCHEMA_EXAMPLES", "30")
 TOKEN = "k" * 40
 SECONDS = 900
@@ -41,6 +42,13 @@ def generated(
             *arguments,
         ],
         cwd=tmp_path,
+        env={
+            **os.environ,
+            "SCHEMATHESIS_HOOKS": "tests.schema_hooks",
+            "PYTHONPATH": str(REPOSITORY),
+            # What it computes of Unicode is kept, and takes seconds.
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(REPOSITORY / ".hypothesis"),
+        },
         capture_output=True,
         text=True,
         timeout=SECONDS,
