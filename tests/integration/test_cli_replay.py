@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import shutil
 import subprocess
@@ -231,6 +233,42 @@ def test_a_truncated_trace_is_not_replayed(recorded: Recorded) -> None:
     assert (done.exit_code, done.stdout) == (1, "")
     assert "agentbox: TAMPERED — truncated after entry" in done.stderr
     assert "nothing was started" in done.stderr
+
+
+TELLING = """\
+import subprocess, sys
+import agentbox.client as box
+text = box.read_text("src/secret.txt")
+print(text, len(box.read_text("src/large.txt")), box.run(["cat", "src/secret.txt"]))
+print(text, file=sys.stderr)
+print(subprocess.check_output(["cat", "src/secret.txt"]))
+subprocess.run(["cat"], input=text, text=True)
+open("out/log.txt", "w").write(text)
+box.write_text("out/result.txt", text)
+"""
+
+
+def test_a_run_of_which_only_hashes_are_recorded_tells_no_content_and_is_not_replayed(tmp_path: Path) -> None:
+    project = new_project(tmp_path)
+    project.policy("read: ./src", "write: ./out", "exec: cat")
+    secret = "what nobody else may know"
+    for path, text in (("src/secret.txt", secret), ("src/large.txt", secret * 5000), ("out/log.txt", secret)):
+        project.file(path, text)
+    project.file("agent.py", TELLING)
+    done = project.run(PYTHON, "agent.py", options=("--hash-bodies",))
+    assert done.exit_code == 0, done
+    assert secret in done.text
+    left = [path for top in (project.directory / ".agentbox", project.state) for path in top.rglob("*")]
+    told = b"".join(path.read_bytes() for path in left if path.is_file())
+    assert secret.encode() not in told
+    assert base64.b64encode(secret.encode())[:-4] not in told
+    results = [record["result"] for record in done.records if record["op"] == "fs.read_text"]
+    assert results[0] == {"bytes": len(secret), "sha256": hashlib.sha256(secret.encode()).hexdigest()}
+    assert "random_seed" not in done.records[0]["args"]
+    assert project.verdict(project.traces()[-1])[0] == 0
+    replayed = Recorded(project, [], project.traces()[-1], "").replay(options=())
+    assert (replayed.exit_code, replayed.stdout) == (1, "")
+    assert "recorded with --hash-bodies" in replayed.stderr
 
 
 def test_diff_names_the_first_step_at_which_two_runs_part(recorded: Recorded) -> None:

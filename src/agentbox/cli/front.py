@@ -36,6 +36,7 @@ class Options:
         self.observe = False
         self.checkpoint = False
         self.live_clocks = False
+        self.hash_bodies = False
         self.witness = "exec"
         self.as_json = False
         self.quiet = False
@@ -58,6 +59,7 @@ _FLAGS = {
     "--observe": "observe",
     "--checkpoint": "checkpoint",
     "--live-clocks": "live_clocks",
+    "--hash-bodies": "hash_bodies",
     "--json": "as_json",
     "-q": "quiet",
     "--quiet": "quiet",
@@ -157,6 +159,7 @@ def _run(options: Options, launcher: tuple[Forked, socket.socket] | None) -> int
                 witness=options.witness,
                 checkpoint=options.checkpoint,
                 live_clocks=options.live_clocks,
+                hash_bodies=options.hash_bodies,
             )
             outcome = light.asyncio.run(run_agent(request, settings, HostFiles(), facilities))
         finally:

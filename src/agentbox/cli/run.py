@@ -52,6 +52,11 @@ allow: write ./out
     is_flag=True,
     help="Leave clocks and randomness alone. A replay then has others, and fails where the command depends on them.",
 )
+@click.option(
+    "--hash-bodies",
+    is_flag=True,
+    help="Record no content: of results, outputs and files only hashes. Such a run cannot be replayed.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stderr.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no summary: stdout holds what the command wrote, and no more.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -62,6 +67,7 @@ def run(
     observe: bool,
     checkpoint: bool,
     live_clocks: bool,
+    hash_bodies: bool,
     witness: str,
     as_json: bool,
     quiet: bool,
@@ -87,6 +93,7 @@ def run(
     options.observe = observe
     options.checkpoint = checkpoint
     options.live_clocks = live_clocks
+    options.hash_bodies = hash_bodies
     options.witness = witness
     options.as_json = as_json
     options.quiet = quiet

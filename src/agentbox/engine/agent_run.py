@@ -64,6 +64,8 @@ class AgentRequest:
     witness: str = "exec"
     checkpoint: bool = False
     live_clocks: bool = False
+    # Of results and outputs only hashes are recorded; such a run cannot be replayed.
+    hash_bodies: bool = False
 
 
 @dataclass(slots=True)

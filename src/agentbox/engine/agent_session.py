@@ -16,7 +16,7 @@ from agentbox.engine.output import Stream, descriptors, streams_of_this_process
 from agentbox.engine.processes import Processes
 from agentbox.engine.recorder import Recorder
 from agentbox.engine.signals import Signals
-from agentbox.engine.starting_point import LIVE, UNRECORDED, starting_point, why_unrecorded
+from agentbox.engine.starting_point import HASHED, LIVE, UNRECORDED, starting_point, why_unrecorded
 from agentbox.engine.startup_files import StartupFiles, in_words
 from agentbox.engine.terminal import Terminal
 from agentbox.engine.touched import Touched
@@ -95,18 +95,21 @@ class Session:
                 "agentbox": agentbox.__version__,
                 "python": sys.version.split()[0],
                 "checkpoint": request.checkpoint,
-                "random_seed": self._seed,
+                **({"bodies": HASHED} if request.hash_bodies else {"random_seed": self._seed}),
                 **start,
             },
         )
         self._writer = TraceWriter(run_files.trace, run, key, Ledger(keys.ledger), descriptor=run_files.take())
         run_files.link()
-        self._keeping = Keeping(blobs_of(run_files.trace, explicit=request.trace is not None))
+        # Without a directory nothing is kept.
+        blobs = "" if request.hash_bodies else blobs_of(run_files.trace, explicit=request.trace is not None)
+        self._keeping = Keeping(blobs)
         self._processes = Processes()
         self._recorder = Recorder(
             self._writer,
             lambda _: self._broken.set(),
             only_denials=request.witness == "off",
+            hash_bodies=request.hash_bodies,
             keeping=self._keeping,
             processes=self._processes,
             touched=self._new_touched(),
@@ -187,7 +190,8 @@ class Session:
                 self._outcome.checkpoint = self._checkpointing.taken
             if self._planned.outside is not None:
                 self._planned.outside.close()
-            details |= {stream.name: stream.record(self._keeping) for stream in self._streams}
+            kept = None if self._request.hash_bodies else self._keeping
+            details |= {stream.name: stream.record(kept) for stream in self._streams}
             await self._recorder.finish(code, details)
             if removing is not None:
                 await removing

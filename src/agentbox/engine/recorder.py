@@ -49,7 +49,8 @@ class Recorder:
     With `only_denials`, what the exec judge allowed is not recorded. `on_denial` gets operation, arguments and index of
     each denial that guards claim or that counting gave, of equal ones those of the first. `keeping` takes what is too
     large for a record, in a run that is recorded for a replay; `processes` tells the command's own process and its
-    forks from other programs; `touched` keeps what the run changes. `questions` answer, by operation, effects that a
+    forks from other programs; `touched` keeps what the run changes. With `hash_bodies` no content of results is
+    recorded. `questions` answer, by operation, effects that a
     guest asks about before they happen; all others may happen.
     """
 
@@ -59,6 +60,7 @@ class Recorder:
         on_failure: Callable[[TraceError], None],
         *,
         only_denials: bool = False,
+        hash_bodies: bool = False,
         on_denial: Callable[[str, dict[str, Any], int], None] = lambda *_: None,
         keeping: Keeping | None = None,
         processes: Processes | None = None,
@@ -74,6 +76,7 @@ class Recorder:
         self._shown: dict[Any, int] = {}
         self._questions = questions or {}
         self._only_denials = only_denials
+        self._hash_bodies = hash_bodies
         self._writer = writer
         self._on_failure = on_failure
         self._counting: Counting | None = None
@@ -283,7 +286,13 @@ class Recorder:
         if self._keeping is not None:
             request.args = self._keeping.resolved(holder, args)
             request.result = self._keeping.resolved(holder, request.result)
-        if self.terminal is not None and request.op == PROC_RESULT:
+        if self._hash_bodies:
+            from agentbox.engine.bodies import hashed
+
+            request.result = hashed(request.result)
+            if request.op == PROC_RESULT:
+                request.args = hashed(request.args)
+        elif self.terminal is not None and request.op == PROC_RESULT:
             request.args = self._with_terminal(request.args)
         if self.touched is not None:
             if request.op == PROC_RESULT:

@@ -22,6 +22,8 @@ _MAX_HASHED_BYTES = 8 << 20
 _GUARDED = ("python", "node")
 # What a trace says of the clocks: the real ones on the user's word, or because nothing would record them.
 LIVE, UNRECORDED = "live", "unrecorded"
+# What a trace says of results where it has only their hashes.
+HASHED = "hashed"
 _KINDS = {stat.S_IFREG: "file", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
 
 

@@ -96,6 +96,11 @@ def replayable(trace: str | Path) -> Recording:
     """The recording in a trace that was verified, of a run that was recorded for a replay and has ended. Raises
     TraceError."""
     recording = _verified(trace)
+    if recording.start.get("bodies") == "hashed":
+        raise TraceError(
+            f"{trace} cannot be replayed: it was recorded with --hash-bodies, and has hashes in place of results",
+            hint="record it again without --hash-bodies",
+        )
     if not recording.seed:
         raise TraceError(
             f"{trace} was not recorded for a replay",

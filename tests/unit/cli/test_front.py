@@ -14,7 +14,7 @@ from agentbox.cli.run import run
 WORDS = st.sampled_from(
     [
         "-p", "--policy", "-t", "--trace", "--isolation", "--witness", "--observe", "--json", "-q", "--quiet", "jail",
-        "--checkpoint", "--live-clocks",
+        "--checkpoint", "--live-clocks", "--hash-bodies",
         "guard", "exec", "all", "a.policy", "-", "", "--policy=b", "--isolation=guard", "--isolation=x", "-qp", "-pc",
         "--quiet=1", "--help", "--pol", "python", "-c",
     ]
@@ -44,6 +44,7 @@ def test_both_readers_agree(options: list[str], command: list[str]) -> None:
         "observe": found.observe,
         "checkpoint": found.checkpoint,
         "live_clocks": found.live_clocks,
+        "hash_bodies": found.hash_bodies,
         "witness": found.witness,
         "as_json": found.as_json,
         "quiet": found.quiet,
