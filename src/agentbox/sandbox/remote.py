@@ -99,13 +99,16 @@ class RemoteSandbox(RemoteState):
         self._id = str(told["id"])
 
     async def stop(self) -> None:
-        """Remove the box, unless it is to stay. May be called twice."""
+        """Remove the box, unless it is to stay. May be called twice, and again when the server did not answer."""
         number, self._id = self._id, None
         try:
             if number is not None and not self._stays:
-                # Somebody else may have removed it.
+                # Somebody else may have removed it, or a call before this one whose answer was lost.
                 with contextlib.suppress(SandboxGoneError):
-                    await self._line.ask("DELETE", f"/{number}", seconds=_LIFE_SECONDS)
+                    await self._line.ask("DELETE", f"/{number}", again=True, seconds=_LIFE_SECONDS)
+        except SandboxError:
+            self._id = number
+            raise
         finally:
             for command in self._commands.values():
                 command.close()

@@ -65,7 +65,8 @@ class Sandboxes:
             except (AgentboxError, OSError, KeyError, TypeError, ValueError):
                 _log.exception("sandbox %s of the journal cannot be taken up", row.id)
                 continue
-            if row.facts.get("deleting"):
+            # Of one that was not there yet nobody was told.
+            if row.facts.get("deleting") or row.facts.get("beginning"):
                 with contextlib.suppress(AgentboxError, OSError):
                     await sandboxes._delete(sandbox, keep_workspace=True)
                 continue
@@ -149,10 +150,10 @@ class Sandboxes:
                 sandbox.begin_with_snapshot(wanted["snapshot_id"])
             volumes = await self.volumes()
             # First: a keeper that is killed meanwhile leaves nothing that the next one does not know.
-            sandbox.note()
+            sandbox.note(beginning=True)
             try:
                 await sandbox.start()
-                sandbox.note_box()
+                sandbox.note_box(beginning=False)
             except BaseException:
                 await sandbox.stop()
                 await asyncio.to_thread(self._remove, sandbox, volumes, with_named=False)
