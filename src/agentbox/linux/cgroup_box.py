@@ -9,8 +9,8 @@ import os
 
 from agentbox.errors import ConfinementError
 from agentbox.light import contextlib
-from agentbox.linux.cgroup_owners import kill_members, remove
-from agentbox.linux.cgroupfs import DIRECTORY, apply, members, mounts
+from agentbox.linux.cgroup_owners import kill_members, remove, subgroups
+from agentbox.linux.cgroupfs import DIRECTORY, apply, members, mounts, read_text
 from agentbox.records import dataclass, field
 
 TYPE_CHECKING = False
@@ -138,7 +138,20 @@ class Cgroup:
         if hierarchy is None:
             return None
         with self._lock:
-            return None if self._final is not None else self._read_stat(hierarchy, self._ownership.dialect.SHARED_KEY)
+            if self._final is not None:
+                return None
+            nested = self._nested_shared_bytes(hierarchy)
+            return self._read_stat(hierarchy, self._ownership.dialect.SHARED_KEY) if nested is None else nested
+
+    def _nested_shared_bytes(self, hierarchy: Hierarchy) -> int | None:
+        """What the groups have that somebody else made in this one; None where there is none. The kernel counts what is
+        below a group into it when it is asked, but may take a group for counted, for seconds, that is not."""
+        key, found = self._ownership.dialect.SHARED_KEY, None
+        for group in subgroups(f"{hierarchy.path}/{self._box_id}"):
+            with contextlib.suppress(OSError):
+                value = _value_of(read_text(f"{group}/memory.stat").encode(), key)
+                found = (found or 0) + (value or 0)
+        return found
 
     def pids(self) -> set[int]:
         """Return the processes in the box, as this process sees them."""
@@ -329,8 +342,7 @@ class Cgroup:
             self._stat_fd = self._open(hierarchy, "memory.stat", os.O_RDONLY)
         if not self._has_peak(hierarchy):
             self._sample_peak(hierarchy)
-        _, _, rest = (b"\n" + os.pread(self._stat_fd, _STAT_BYTES, 0)).partition(key)
-        return int(rest.partition(b"\n")[0]) if rest else None
+        return _value_of(os.pread(self._stat_fd, _STAT_BYTES, 0), key)
 
     def _has_peak(self, memory: Hierarchy) -> bool:
         if self._peak_counted is None:
@@ -353,3 +365,8 @@ class Cgroup:
             if fd >= 0:
                 with contextlib.suppress(OSError):
                     os.close(fd)
+
+
+def _value_of(stat: bytes, key: bytes) -> int | None:
+    _, _, rest = (b"\n" + stat).partition(key)
+    return int(rest.partition(b"\n")[0]) if rest else None

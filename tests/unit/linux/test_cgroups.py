@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -44,6 +46,36 @@ def tree() -> Iterator[CgroupTree]:
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.__name__)
 def test_control_group(claim: Callable[[CgroupTree], None], tree: CgroupTree) -> None:
     claim(tree)
+
+
+def test_shared_memory_of_what_others_made_in_a_group_is_seen_at_once(tree: CgroupTree) -> None:
+    memory = tree._ownership.hierarchy("memory")
+    if memory is None or tree._ownership.version != "v1":
+        not_here("no memory controller of version 1")
+        return
+    group = tree.create("nesting", CgroupLimits(256 << 20, 64, 1.0))
+    nested = f"{memory.path}/nesting/made-by-an-engine"
+    program = (
+        "import mmap, sys\nsys.stdin.readline()\nblock = mmap.mmap(-1, 20 << 20)\nblock.write(b'f' * (20 << 20))\n"
+        "print(flush=True)\nsys.stdin.read()"
+    )
+    os.mkdir(nested)
+    try:
+        with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            with open(f"{nested}/cgroup.procs", "w") as file:
+                file.write(str(child.pid))
+            assert (group.shared_bytes() or 0) < 1 << 20
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+            assert child.stdout.readline() == b"\n"
+            shared = group.shared_bytes()
+        assert shared is not None
+        assert shared >= 19 << 20
+    finally:
+        os.rmdir(nested)
+        group.destroy()
 
 
 def test_mounts_are_read_from_mountinfo_with_their_controllers_and_escapes() -> None:
