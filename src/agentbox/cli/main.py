@@ -54,11 +54,20 @@ def main() -> None:
             _leave(code)
         gc.enable()
     if sys.argv[1:2] == ["verify"]:
+        gc.disable()
+        from agentbox.light import bundle
+
+        modules = bundle.use()
+        modules.load("verify")
         from agentbox.cli import checking
 
+        gc.freeze()
+        gc.enable()
         asked = checking.read_words(sys.argv[2:])
         if asked is not None:
-            _leave(_guarded(lambda: checking.check(asked)))
+            code = _guarded(lambda: checking.check(asked))
+            modules.keep()
+            _leave(code)
     sys.exit(_guarded(_run_command))
 
 

@@ -35,6 +35,13 @@ else:
 
 # The set that is there before each, and what it begins with.
 _SETS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "verify": (
+        "",
+        (
+            *("agentbox.cli.checking", "agentbox.cli.exit_codes", "agentbox.config", "agentbox.trace.verify"),
+            *("agentbox.trace.keys", "agentbox.trace.ledger"),
+        ),
+    ),
     "front": ("", ("agentbox.cli.front", "agentbox.isolation.launcher.forked", "agentbox.linux.cgroup_grace")),
     "launcher": ("front", ("agentbox.isolation.launcher.serving",)),
     "begin": ("front", ("agentbox.config", "agentbox.engine.limits", "agentbox.isolation.early")),

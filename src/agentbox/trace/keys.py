@@ -11,6 +11,7 @@ from __future__ import annotations
 import binascii
 import os
 import stat
+import sys
 
 from agentbox.errors import TraceKeyError
 from agentbox.light import contextlib, digests
@@ -46,6 +47,8 @@ class PublicKey:
 
     def verifies(self, signature: bytes, message: bytes) -> bool:
         """Whether `signature` was made over `message` with the private half."""
+        if _surely_made(self.raw, signature, message):
+            return True
         try:
             key = _public_key(self.raw)
         except ValueError:
@@ -300,6 +303,18 @@ def _public_key(raw: bytes) -> Ed25519PublicKey:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
         return Ed25519PublicKey.from_public_bytes(raw)
+
+
+def _surely_made(raw: bytes, signature: bytes, message: bytes) -> bool:
+    """Whether the OpenSSL that hashes here says so, where it is loaded and `cryptography` is not. What it does not
+    accept is left to that."""
+    if "_hashlib" not in sys.modules or "cryptography" in sys.modules:
+        return False
+    try:
+        from agentbox.linux.signatures import surely_made
+    except ImportError:
+        return False
+    return surely_made(raw, signature, message)
 
 
 def _as_path(path: str) -> Path:

@@ -161,12 +161,9 @@ class _Scan:
         heads = quoted.split(b'"')
         if quoted[_QUOTED_DIGITS - 1 :: _QUOTED_DIGITS] != b'"' * count or len(heads) != count + 1 or heads.pop():
             return False
-        digits = b"".join(heads)
-        sha256, last = digests.sha256, self._head
-        found = []
-        for head, begin, end in zip(heads, begins, ends, strict=True):
-            found.append(sha256(last + begin + end).digest())
-            last = head
+        sha256, digits, befores = digests.sha256, b"".join(heads), [self._head, *heads]
+        last = befores.pop()
+        found = [sha256(head + begin + end).digest() for head, begin, end in zip(befores, begins, ends, strict=True)]
         try:
             if unhexlify(digits) != b"".join(found) or digits != digits.lower():
                 return False
