@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import pytest
 
+from agentbox import Sandbox
+from agentbox.errors import SandboxError
 from tests.integration.sandboxes.conftest import Box, gone, keeper_pid, made
 from tests.running_server import RunningServer
 
@@ -43,8 +48,14 @@ def test_sandboxes_go_on_when_their_server_is_killed(
         box.write("file", b"kept")
         command = box.start("read line; echo got $line; sleep 60", open_stdin=True)
         keeper = keeper_pid(tmp_path)
+        remote = Sandbox(url=server.url)
+        remote.start()
         server.process.kill()
         server.process.wait()
+    # What could not be asked for can be asked for again.
+    with pytest.raises(SandboxError):
+        remote.stop()
+    assert remote.running
     again = start_server(state=tmp_path, **BRIEF)
     with again.client() as client:
         box = Box(client, box.id)
@@ -53,7 +64,8 @@ def test_sandboxes_go_on_when_their_server_is_killed(
         told = box.ask("GET", f"/commands/{command}/output", params={"wait_seconds": 20})
         assert told.content == b"got you\n"
         assert (box.ask("GET").json()["rebuilt"], box.read("file")) == (0, b"kept")
-        box.ask("DELETE")
+        for one in client.get("/v1/sandboxes").json()["sandboxes"]:
+            Box(client, one["id"]).ask("DELETE")
         os.kill(keeper, signal.SIGTERM)
         until(lambda: gone(keeper))
 
@@ -62,6 +74,7 @@ def test_next_keeper_knows_what_a_killed_one_kept(start_server: Callable[..., Ru
     server = start_server(state=tmp_path, **BRIEF)
     with server.client() as client:
         box, expired = made(client, env={"COLOUR": "blue"}), made(client, workspace="named")
+        unfinished = made(client)
         box.write("file", b"kept")
         expired.write("file", b"also")
         done = box.exec("seq 100000")
@@ -77,6 +90,10 @@ def test_next_keeper_knows_what_a_killed_one_kept(start_server: Callable[..., Ru
             killed = kill_keeper(tmp_path)
             told = waiting.result(PATIENCE_SECONDS)
             assert (told.status_code, told.json()["code"]) == (503, "keeper_lost")
+        # As it is while a box is built.
+        with contextlib.closing(sqlite3.connect(tmp_path / "sandboxes.db")) as journal, journal:
+            begun = "UPDATE sandboxes SET facts = json_set(facts, '$.beginning', json('true')) WHERE id = ?"
+            assert journal.execute(begun, (unfinished.id,)).rowcount == 1
 
         listed = client.get("/v1/sandboxes").json()["sandboxes"]
         assert keeper_pid(tmp_path) != killed
@@ -107,7 +124,7 @@ def test_next_keeper_knows_what_a_killed_one_kept(start_server: Callable[..., Ru
     keeper = keeper_pid(tmp_path)
     server.stop()
     until(lambda: gone(keeper))
-    left = [path for path in tmp_path.rglob("*") if box.id in path.name or expired.id in path.name]
+    left = [path for path in tmp_path.rglob("*") if any(one.id in path.name for one in (box, expired, unfinished))]
     assert left == []
 
 
