@@ -111,13 +111,22 @@ def _write_and_read_back(path: str, value: str, dir_fd: int) -> str:
         os.close(fd)
 
 
+# What `mounts` read last, and what it means.
+_understood: list[tuple[bytes, tuple[CgroupMount, ...]]] = [(b"", ())]
+
+
 def mounts() -> tuple[CgroupMount, ...]:
     """Return the cgroup and cgroup2 mounts that this process sees. Empty when /proc is not readable."""
     try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-            return parse_mounts(lines.read())
+        with open("/proc/self/mountinfo", "rb", buffering=0) as file:
+            text = file.readall()
     except OSError:
         return ()
+    # A start asks three times, and reading costs less than understanding.
+    known = _understood[0]
+    if known[0] != text:
+        known = _understood[0] = text, parse_mounts(text.decode("utf-8", "surrogateescape"))
+    return known[1]
 
 
 def parse_mounts(text: str) -> tuple[CgroupMount, ...]:
