@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What of `ctypes` is used here, over the same compiled module: importing the whole takes four times as long, before
-every run. Each name means what it means there; where an interpreter's compiled module is another, `ctypes` is used."""
+"""What of `ctypes` is used here, over the same compiled module: importing the whole takes twice as long, before every
+run. Each name means what it means there; where an interpreter's compiled module is another, `ctypes` is used."""
 
 from __future__ import annotations
 
