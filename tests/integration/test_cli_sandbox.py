@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +126,10 @@ def test_a_detached_command_is_listed_followed_and_ended(desk: Desk) -> None:
     row = next(one for one in desk.well("ps", desk.id).splitlines() if number in one)
     assert "running" in row
     assert row.endswith("echo begun; exec sleep 1000")
-    assert desk.well("logs", desk.id, number) == "begun\n"
+    deadline = time.monotonic() + 60
+    while not (said := desk.well("logs", desk.id, number)):
+        assert time.monotonic() < deadline
+    assert said == "begun\n"
     desk.well("kill", "--grace", "0", desk.id, number)
     ended = next(one for one in json.loads(desk.well("ps", "--json", desk.id)) if one["id"] == number)
     assert (ended["running"], ended["exit_code"]) == (False, 137)

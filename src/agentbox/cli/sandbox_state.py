@@ -56,8 +56,8 @@ def reset(server: Server, sandbox_id: str) -> None:
 def snapshot(server: Server, sandbox_id: str, *, name: str | None, as_json: bool) -> None:
     """Keep what is in a box's workspace now, and print its id."""
     value = {} if name is None else {"name": name}
-    with _Waiting("taking a snapshot"):
-        made = run(server.about(sandbox_id, "POST", "/snapshots", value=value, seconds=_LIFE_SECONDS))
+    with _Waiting("taking a snapshot") as waiting:
+        made = run(server.about_with_progress(sandbox_id, "/snapshots", value, waiting.told))
     click.echo(json.dumps(made) if as_json else made["snapshot_id"])
 
 
@@ -91,8 +91,8 @@ def snapshots(server: Server, sandbox_id: str, *, removed: str | None, as_json: 
 def restore(server: Server, sandbox_id: str, snapshot_id: str) -> None:
     """Make a box's workspace what it was; what runs in it ends."""
     value = {"snapshot_id": snapshot_id}
-    with _Waiting("restoring"):
-        run(server.about(sandbox_id, "POST", "/restore", value=value, seconds=_LIFE_SECONDS))
+    with _Waiting("restoring") as waiting:
+        run(server.about_with_progress(sandbox_id, "/restore", value, waiting.told))
     click.echo(sandbox_id)
 
 
@@ -106,8 +106,8 @@ def restore(server: Server, sandbox_id: str, snapshot_id: str) -> None:
 @_JSON
 def fork(server: Server, sandbox_id: str, *, count: int, as_json: bool) -> None:
     """Make boxes like this one, around copies of its files, and print their ids."""
-    with _Waiting("forking"):
-        made = run(server.about(sandbox_id, "POST", "/fork", value={"count": count}, seconds=_LIFE_SECONDS))
+    with _Waiting("forking") as waiting:
+        made = run(server.about_with_progress(sandbox_id, "/fork", {"count": count}, waiting.told))
     if as_json:
         click.echo(json.dumps(made["sandboxes"], indent=2))
         return
@@ -185,12 +185,13 @@ def _when(seconds: float) -> str:
 
 
 class _Waiting:
-    """Says on a terminal what takes so long, after a second."""
+    """Says on a terminal what takes so long, after a second, and how much is copied."""
 
     def __init__(self, what: str) -> None:
         import threading
 
         self._what = what
+        self._copied = 0
         self._progress = Progress()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._show, daemon=True)
@@ -198,10 +199,16 @@ class _Waiting:
     def _show(self) -> None:
         begun = time.monotonic()
         while not self._ended.wait(1.0):
-            self._progress.show(f"{self._what}: {time.monotonic() - begun:.0f} s")
+            copied = f", {amount(self._copied)} copied" if self._copied else ""
+            self._progress.show(f"{self._what}: {time.monotonic() - begun:.0f} s{copied}")
 
-    def __enter__(self) -> None:
+    def told(self, copied: int) -> None:
+        """So many bytes are copied."""
+        self._copied = copied
+
+    def __enter__(self) -> _Waiting:
         self._thread.start()
+        return self
 
     def __exit__(self, *_: Any) -> None:
         self._ended.set()

@@ -65,6 +65,17 @@ class Server:
 
         return await self.ask(method, f"/{checked_id(sandbox_id)}{path}", **how)
 
+    async def about_with_progress(self, sandbox_id: str, path: str, value: object, told: Callable[[int], None]) -> Any:
+        """As `about`, for a POST that copies a workspace; `told` hears how many bytes are copied so far."""
+        from agentbox.sandbox.remote import checked_id
+        from agentbox.sandbox.remote_events import ask_with_progress
+
+        line = self.line()
+        try:
+            return await ask_with_progress(line, "POST", f"/{checked_id(sandbox_id)}{path}", value, told)
+        finally:
+            await line.close()
+
     async def ask(self, method: str, path: str, **how: Any) -> Any:
         """The JSON of one answer about sandboxes. Raises as Line.ask."""
         line = self.line()

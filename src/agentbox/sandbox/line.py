@@ -120,6 +120,10 @@ class Line:
                 hint="look at what is there before doing it again",
             ) from error
 
+    def refused(self, body: Mapping[str, Any]) -> Exception:
+        """The error that a refusal is which came after the head of its answer; `body` has its `status`."""
+        return _as_local(AgentboxHTTPError(int(body["status"]), dict(body), None), "")
+
     async def ask_patiently(self, method: str, path: str, *, query: Mapping[str, object], seconds: float) -> Any:
         """As `ask`, for a request that changes nothing: made again for a minute while no server answers."""
         begun: float | None = None

@@ -7,11 +7,14 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from agentbox.sandbox.line import Line, NoAnswerError
 
+MEDIA_TYPE = "text/event-stream"
+# Until the first event: a box may have to be built before.
+_ANSWER_SECONDS = 600.0
 # A server tells that it lives every 15 s.
 _SILENCE_SECONDS = 60.0
 _OUTAGE_SECONDS = 60.0
@@ -24,7 +27,7 @@ async def follow_events(line: Line, path: str) -> AsyncIterator[tuple[str, Any]]
     failing: float | None = None
     while True:
         try:
-            headers = {"accept": "text/event-stream"} | ({"last-event-id": place} if place else {})
+            headers = {"accept": MEDIA_TYPE} | ({"last-event-id": place} if place else {})
             async with line.open("GET", f"{path}/output", headers=headers) as answer:
                 parser = _Events()
                 async for piece in answer.pieces(_SILENCE_SECONDS):
@@ -42,6 +45,28 @@ async def follow_events(line: Line, path: str) -> AsyncIterator[tuple[str, Any]]
                 raise
         # It broke off before its end: the server may be starting again.
         await asyncio.sleep(_PAUSE_SECONDS)
+
+
+async def ask_with_progress(line: Line, method: str, path: str, value: object, told: Callable[[int], None]) -> Any:
+    """The JSON of an answer that takes time; `told` hears how many bytes are copied so far. Raises as Line.ask."""
+    headers = {"accept": MEDIA_TYPE}
+    async with line.open(method, path, value=value, headers=headers, seconds=_ANSWER_SECONDS) as answer:
+        if not answer.headers.get("content-type", "").startswith(MEDIA_TYPE):
+            # A server of before.
+            return await answer.json()
+        parser = _Events()
+        async for piece in answer.pieces(_SILENCE_SECONDS):
+            for kind, _, body in parser.feed(piece):
+                if kind == "progress":
+                    told(int(body["bytes"]))
+                elif kind == "done":
+                    return body
+                elif kind == "error":
+                    raise line.refused(body)
+    raise NoAnswerError(
+        f"{line.url} broke off before it was done; whether it was is not known",
+        hint="look at what is there before doing it again",
+    )
 
 
 class _Events:

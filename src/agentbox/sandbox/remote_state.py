@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agentbox.errors import SandboxError
 from agentbox.sandbox.line import Line
 from agentbox.sandbox.options import SandboxOptions
+from agentbox.sandbox.remote_events import ask_with_progress
 from agentbox.workspace.volume_snapshots import WorkspaceSnapshot
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ Told = Callable[[int], None]
 
 
 class RemoteState:
-    """Part of RemoteSandbox. `told` hears the size when all is done: what is copied is copied on the server."""
+    """Part of RemoteSandbox. `told` hears what the server says of how far it is, where that takes time."""
 
     options: SandboxOptions
     _line: Line
@@ -51,7 +52,8 @@ class RemoteState:
     ) -> WorkspaceSnapshot:
         """Keep what is in the workspace now."""
         wanted = {"name": name or None, "keep": keep}
-        found = await self._ask("POST", "/snapshots", {key: one for key, one in wanted.items() if one is not None})
+        value = {key: one for key, one in wanted.items() if one is not None}
+        found = await self._ask("POST", "/snapshots", value, told)
         taken = self._read(found)
         if told is not None:
             told(taken.size_bytes)
@@ -67,15 +69,13 @@ class RemoteState:
 
     async def restore(self, snapshot_id: str, *, told: Told | None = None) -> None:
         """The workspace as it was then, and the box anew."""
-        del told
-        self._learn(await self._ask("POST", "/restore", {"snapshot_id": snapshot_id}))
+        self._learn(await self._ask("POST", "/restore", {"snapshot_id": snapshot_id}, told))
 
     async def fork(self, count: int = 1, *, told: Told | None = None) -> list[RemoteSandbox]:
         """Others like it, around copies of its workspace; each goes when it is stopped."""
-        del told
         from agentbox.sandbox.remote import RemoteSandbox
 
-        found = await self._ask("POST", "/fork", {"count": count})
+        found = await self._ask("POST", "/fork", {"count": count}, told)
         made = []
         for one in found["sandboxes"]:
             fork = RemoteSandbox(self.options, self._line.another())
@@ -83,8 +83,11 @@ class RemoteState:
             made.append(fork)
         return made
 
-    async def _ask(self, method: str, what: str, value: object) -> Any:
-        return await self._line.ask(method, f"{self._path}{what}", value=value, seconds=_STATE_SECONDS)
+    async def _ask(self, method: str, what: str, value: object, told: Told | None = None) -> Any:
+        path = f"{self._path}{what}"
+        if told is None:
+            return await self._line.ask(method, path, value=value, seconds=_STATE_SECONDS)
+        return await ask_with_progress(self._line, method, path, value, told)
 
     def _read(self, found: Mapping[str, Any]) -> WorkspaceSnapshot:
         return WorkspaceSnapshot(

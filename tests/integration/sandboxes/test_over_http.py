@@ -240,6 +240,19 @@ def test_snapshot_restore_and_fork(alice: httpx.Client, box: Box) -> None:
     assert box.ask("POST", "/restore", json={"snapshot_id": taken["snapshot_id"]}).status_code == 404
 
 
+def test_snapshots_and_restores_answer_with_events_where_these_are_asked_for(box: Box) -> None:
+    accept = {"Accept": "text/event-stream"}
+    answer = box.ask("POST", "/snapshots", json={}, headers=accept)
+    *_, last = answer.text.strip().split("\n\n")
+    taken = json.loads(last.removeprefix("event: done\ndata: "))
+    assert (answer.status_code, answer.headers["content-type"]) == (201, "text/event-stream")
+    assert taken in box.ask("GET", "/snapshots").json()["snapshots"]
+    restored = box.ask("POST", "/restore", json={"snapshot_id": taken["snapshot_id"]}, headers=accept)
+    assert f'"id":"{box.id}"' in restored.text
+    box.ask("DELETE", f"/snapshots/{taken['snapshot_id']}")
+    assert box.ask("POST", "/restore", json={"snapshot_id": taken["snapshot_id"]}, headers=accept).status_code == 404
+
+
 def test_paused_sandbox_does_nothing_until_it_is_resumed(box: Box) -> None:
     command = box.start("sleep 0.5; echo on")
     assert box.ask("POST", "/pause").json()["status"] == "paused"

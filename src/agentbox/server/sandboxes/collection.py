@@ -18,6 +18,7 @@ from agentbox.config import Settings
 from agentbox.errors import AgentboxError, NotFoundError, OverloadedError, QuotaExceededError
 from agentbox.sandbox.ceiling import read_ceiling
 from agentbox.sandbox.options import SandboxOptions, read_options
+from agentbox.sandbox.stateful import Told
 from agentbox.server.sandboxes.backends import chosen_backend
 from agentbox.server.sandboxes.journal import Journal, SandboxRow
 from agentbox.server.sandboxes.kept import KeptSandbox, Whereabouts
@@ -118,14 +119,14 @@ class Sandboxes:
         self._judge_room(owner, 1)
         return await self._begin(owner, wanted | {"backend": chosen_backend(self.settings, wanted.get("backend"))})
 
-    async def fork(self, owner: str, sandbox_id: str, count: int) -> list[KeptSandbox]:
-        """Make others like it, whose workspaces begin with what its own holds now. Raises as `create`; nothing is left
-        then."""
+    async def fork(self, owner: str, sandbox_id: str, count: int, told: Told | None = None) -> list[KeptSandbox]:
+        """Make others like it, whose workspaces begin with what its own holds now; `told` as of LocalSandbox. Raises as
+        `create`; nothing is left then."""
         source = self.get(owner, sandbox_id)
         await source.wake()
         self._judge_room(owner, count)
         wanted = {name: value for name, value in source.facts["wanted"].items() if name not in _NOT_FORKED}
-        copies = await source.copies(count)
+        copies = await source.copies(count, told=told)
         made = await asyncio.gather(
             *(self._begin(owner, wanted, content) for content in copies), return_exceptions=True
         )

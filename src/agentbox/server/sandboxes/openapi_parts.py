@@ -126,6 +126,20 @@ def answer(description: str, schema: Json | None = None, media_type: str = "appl
     return found
 
 
+def told(found: Json) -> Json:
+    """An answer of JSON that tells how far it is to clients that ask for events."""
+    text = (
+        '%s. With `Accept: text/event-stream` a stream: `progress` events, `{"bytes"}` copied so far, then `done` with '
+        "what is the answer otherwise, or `error` with its `status`."
+    )
+    events = {
+        "schema": {"type": "string"},
+        "example": 'event: progress\ndata: {"bytes":1048576}\n\nevent: done\ndata: {}\n\n',
+    }
+    description = text % found["description"]
+    return {**found, "description": description, "content": {**found["content"], "text/event-stream": events}}
+
+
 def operation(
     identifier: str,
     summary: str,

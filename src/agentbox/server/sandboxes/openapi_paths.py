@@ -22,6 +22,7 @@ from agentbox.server.sandboxes.openapi_parts import (
     operation,
     query,
     ref,
+    told,
     whole,
 )
 
@@ -93,7 +94,7 @@ def _states(*, keyed: bool) -> Json:
             "post": make(
                 "snapshot_sandbox",
                 "Keep what is in its workspace now",
-                {"201": answer("It is kept", ref("SandboxSnapshot"))},
+                {"201": told(answer("It is kept", ref("SandboxSnapshot")))},
                 *("400", "404", "422", "429", *FILES, *BODY),
                 body=json_body("SnapshotBody", required=False),
             ),
@@ -115,7 +116,7 @@ def _states(*, keyed: bool) -> Json:
             "post": make(
                 "restore_sandbox",
                 "Make its workspace what a snapshot holds; everything that runs in it is ended",
-                one,
+                {status: told(found) for status, found in one.items()},
                 *("400", "404", "422", "429", *FILES, *BODY),
                 body=json_body("RestoreBody"),
             ),
@@ -126,7 +127,7 @@ def _states(*, keyed: bool) -> Json:
             "post": make(
                 "fork_sandbox",
                 "Make others like it, whose workspaces begin with what its own holds now",
-                {"201": answer("They are there", ref("Sandboxes"))},
+                {"201": told(answer("They are there", ref("Sandboxes")))},
                 *("400", "404", "422", "429", *FILES, *BODY),
                 body=json_body("ForkBody", required=False),
             ),

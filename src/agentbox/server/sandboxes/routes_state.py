@@ -16,7 +16,9 @@ from starlette.types import ASGIApp
 from agentbox.errors import NotFoundError, WorkspaceError
 from agentbox.server.problems import Problem
 from agentbox.server.routing import Router
+from agentbox.server.sandboxes import progress
 from agentbox.server.sandboxes.bodies import ForkBody, RestoreBody, SnapshotBody
+from agentbox.server.sandboxes.progress import Told
 from agentbox.server.sandboxes.reading import Desk, Query, json_answer, started
 from agentbox.server.sandboxes.shapes import sandbox_body
 from agentbox.server.traces import TraceStream
@@ -57,8 +59,12 @@ def _add_snapshots(router: Router, desk: Desk) -> None:
     async def take(request: Request) -> ASGIApp:
         body = await desk.body(request, SnapshotBody, may_be_empty=True)
         sandbox = await desk.present(request)
-        with disk_errors():
-            return json_answer(snapshot_body(await sandbox.snapshot(body.name or "", keep=body.keep)), 201)
+
+        async def work(told: Told) -> dict[str, Any]:
+            with disk_errors():
+                return snapshot_body(await sandbox.snapshot(body.name or "", keep=body.keep, told=told))
+
+        return await progress.told(request, work, 201, desk.stopping)
 
     async def list_all(request: Request) -> ASGIApp:
         sandbox = await desk.present(request)
@@ -72,9 +78,13 @@ def _add_snapshots(router: Router, desk: Desk) -> None:
     async def restore(request: Request) -> ASGIApp:
         body = await desk.body(request, RestoreBody)
         sandbox = await desk.present(request)
-        with disk_errors():
-            await started(sandbox.restore(body.snapshot_id))
-        return json_answer(await sandbox_body(sandbox, ceiling))
+
+        async def work(told: Told) -> dict[str, Any]:
+            with disk_errors():
+                await started(sandbox.restore(body.snapshot_id, told=told))
+            return await sandbox_body(sandbox, ceiling)
+
+        return await progress.told(request, work, 200, desk.stopping)
 
     router.add("POST", f"{ONE}/snapshots", take)
     router.add("GET", f"{ONE}/snapshots", list_all)
@@ -87,10 +97,14 @@ def _add_forks(router: Router, desk: Desk) -> None:
 
     async def fork(request: Request) -> ASGIApp:
         body = await desk.body(request, ForkBody, may_be_empty=True)
-        sandbox_id = desk.sandbox(request).id
-        with disk_errors():
-            made = await started(desk.sandboxes.fork(request.state.owner, sandbox_id, body.count or 1))
-        return json_answer({"sandboxes": [await sandbox_body(sandbox, ceiling) for sandbox in made]}, 201)
+        owner, sandbox_id = request.state.owner, desk.sandbox(request).id
+
+        async def work(told: Told) -> dict[str, Any]:
+            with disk_errors():
+                made = await started(desk.sandboxes.fork(owner, sandbox_id, body.count or 1, told))
+            return {"sandboxes": [await sandbox_body(sandbox, ceiling) for sandbox in made]}
+
+        return await progress.told(request, work, 201, desk.stopping)
 
     router.add("POST", f"{ONE}/fork", fork)
 
