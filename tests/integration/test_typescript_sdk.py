@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import agentbox
+from agentbox.sandbox.tools import TOOLS
 from tests import typescript
 from tests.docs.render import REPOSITORY
 from tests.running_server import RunningServer
@@ -49,6 +50,11 @@ def servers(
 
 def test_types_are_those_of_the_server() -> None:
     assert typescript.TYPES.read_text(encoding="utf-8") == typescript.types(), "out of date: run `make docs`"
+
+
+def test_tools_are_those_of_python() -> None:
+    text = (typescript.PACKAGE / "src" / "tools.ts").read_text(encoding="utf-8")
+    assert json.loads(text.partition("TOOLS: Tool[] = ")[2].rstrip(";\n")) == TOOLS
 
 
 def test_package_has_no_dependencies_and_the_server_s_version() -> None:

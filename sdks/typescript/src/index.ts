@@ -18,3 +18,4 @@ export {
   type RunOptions,
 } from "./run.js";
 export { type CommandOptions, Sandbox, type SandboxOptions, type ServerOptions } from "./sandbox.js";
+export { type Tool, TOOLS } from "./tools.js";

@@ -201,7 +201,7 @@ export class Sandbox {
 
   // ---- tools for models
 
-  /** The answer to a model's call of a tool, of those that `agentbox.sandbox.tools` declares. Never an error. */
+  /** The answer to a model's call of a tool, one of `TOOLS` or of those that models know already. Never an error. */
   async dispatch(tool: string, input: Record<string, unknown>, call: CallOptions = {}): Promise<string> {
     if (this.#stopped) return `ERROR: ${NOT_RUNNING}`;
     try {
