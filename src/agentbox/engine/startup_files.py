@@ -46,6 +46,8 @@ class StartupFiles:
         self._places = _outermost(places)
         self._own = frozenset(own)
         self._since = time.time() - _BEHIND_SECONDS
+        # What was written just before the run is none of what it changed.
+        self._changed_since = self._since + _BEHIND_SECONDS / 2
         self._before = {
             (found.st_dev, found.st_ino)
             for place in self._places
@@ -74,7 +76,7 @@ class StartupFiles:
                 seen += 1
                 if entry.path in self._own:
                     continue
-                if status.st_ctime >= self._since:
+                if status.st_ctime >= self._changed_since:
                     self._note(entry.path)
                 why = why_protected(entry.path) or (_BY_NAME if is_noticed(entry.path) else "")
                 if not stat.S_ISDIR(status.st_mode):
@@ -93,7 +95,7 @@ class StartupFiles:
             status = os.lstat(place)
         except OSError:
             return
-        if status.st_ctime >= self._since:
+        if status.st_ctime >= self._changed_since:
             self._note(place)
         why = why_protected(place)
         if why and not stat.S_ISDIR(status.st_mode) and status.st_ctime >= self._since:

@@ -215,3 +215,32 @@ def test_secrets_are_hidden_as_python_hides_them() -> None:
     from agentbox.client import redaction
 
     assert json.loads(done.stdout) == [[redaction.url(url) for url in urls], redaction.headers(headers)]
+
+
+@pytest.mark.parametrize(
+    ("ended", "calls", "told"),
+    [
+        ("t.end(t.begin(), () => {})", [["async.turn", 1]], [0]),
+        ("t.end(t.begin(), () => {})", [["async.turn", 1], ["Date.now", 1]], [1]),
+        ("t.begin()", [["async.turn", 1]], [1]),
+        ("t.end(t.begin(), () => {})", [["async.turn", 2]], [1]),
+        ("", [["async.turn", 1]], []),
+    ],
+    ids=["turn of what is over", "a clock after it", "turn of what goes on", "turn of what was not begun", "no turns"],
+)
+def test_a_turn_of_what_ended_alone_is_passed_at_the_end_of_a_replay(
+    ended: str, calls: list[list[Any]], told: list[int]
+) -> None:
+    """`told` is how many calls are said to be unused, where the host was asked for any."""
+    found = nodes()
+    if not found:
+        pytest.skip("needs node")
+    code = (
+        f"const {{ Tape }} = require({json.dumps(str(NODE_DIRECTORY / 'tape.cjs'))}); let left = {json.dumps(calls)};"
+        "const told = [], channel = { own: 'main', ask(kind, op) {"
+        "  if (op === 'clock.next') { const calls = left; left = []; told.push(0); return { ok: true, result: { calls } }; }"
+        "  told[0] = this.at('main').unused; return { ok: true }; } };"
+        f"const tape = new Tape(channel, true), t = tape.turns; {ended}; tape.end(); console.log(JSON.stringify(told.slice(0, 1)))"
+    )
+    done = subprocess.run([found[0], "-e", code], capture_output=True, text=True, check=False)
+    assert (done.stderr, json.loads(done.stdout)) == ("", told)

@@ -180,13 +180,20 @@ class Tape {
     if (!this.replay) {
       this.ending = true;
       this.flush();
-    } else if (this.next < this.served.length) {
+    } else {
       try {
-        this.channel.ask('serve', 'clock.rest', {}, { lane: this.channel.own });
+        this.pass();
+        if (this.next < this.served.length) this.channel.ask('serve', 'clock.rest', {}, { lane: this.channel.own });
       } catch {
         // The host knows what was not called.
       }
     }
+  }
+
+  // Turns of what ended alone this time, when there was no order to keep any more: nobody asked for them.
+  pass() {
+    if (!this.turns.begun) return;
+    for (let call = this.peek(); call && this.turns.isOver(call); call = this.peek()) this.take(call);
   }
 }
 

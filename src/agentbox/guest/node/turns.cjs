@@ -67,6 +67,9 @@ class Turns {
     this.look();
   }
 
+  // Whether a recorded call is the turn of something that has ended.
+  isOver([name, number]) { return name === TURN && number <= this.begun && !this.live.has(number); }
+
   // `end` for one that is awaited.
   ended(number, last = true) {
     return new Promise((resolve) => { this.end(number, resolve, last); });
