@@ -29,8 +29,9 @@ VM_TESTS := tests/vm tests/conformance/test_self_check_in_a_machine.py
 HEAVY := tests/adversarial/resource tests/adversarial/survivors tests/adversarial/egress/test_neighbours.py \
 	tests/adversarial/egress/test_floods.py tests/adversarial/run/test_killed_at_random_moments.py \
 	tests/adversarial/run/test_killed_at_any_moment.py
-# Two test processes, each a file at a time, the longest files first (tests/arrangement.py), each with its own mounts.
-TWO_AT_A_TIME := -ra --durations 25 --durations-min 4 -n 2 --dist loadfile --no-loadscope-reorder -p no:cacheprovider
+# Test processes, each a file at a time, the longest files first (tests/arrangement.py), each with its own mounts. Where
+# tests wait for answers, three leave two processors less idle than two do.
+AT_A_TIME := -ra --durations 25 --durations-min 4 --dist loadfile --no-loadscope-reorder -p no:cacheprovider
 PIP_FLAGS := -qq --disable-pip-version-check --no-input --retries 5
 
 help: ## list the targets
@@ -47,8 +48,8 @@ test: system-packages $(VENV)/.dev vm-kernel docker-image $(S1_VENV)/.ready $(SC
 	log=$$(mktemp) code=0; \
 	{ $(VENV)/bin/pytest -ra -p no:cacheprovider $(VM_TESTS) || code=$$?; \
 	$(VENV)/bin/python -m tests.fuzz --seed 1 --seconds $(FUZZ_SLICE) || code=$$?; exit $$code; } >$$log 2>&1 </dev/null & beside=$$!; \
-	$(VENV)/bin/pytest $(TWO_AT_A_TIME) $(addprefix --ignore=,$(VM_TESTS) $(HEAVY)) || code=$$?; \
-	$(VENV)/bin/pytest $(TWO_AT_A_TIME) $(HEAVY) || code=$$?; \
+	$(VENV)/bin/pytest -n 3 $(AT_A_TIME) $(addprefix --ignore=,$(VM_TESTS) $(HEAVY)) || code=$$?; \
+	$(VENV)/bin/pytest -n 2 $(AT_A_TIME) $(HEAVY) || code=$$?; \
 	echo "tests in virtual machines, and slices of make fuzz:"; \
 	wait $$beside || code=$$?; \
 	cat $$log; rm -f $$log; exit $$code

@@ -36,8 +36,7 @@ REPORTS = {
         8,
     ),
     "written_by_a_child": (
-        _REPORT
-        + "print('on', flush=True)\nif os.fork() == 0:\n    os.write(report, b'\\x02')\n    os._exit(1)\n"
+        _REPORT + "print('on', flush=True)\nif os.fork() == 0:\n    os.write(report, b'\\x02')\n    os._exit(1)\n"
         "import time\ntime.sleep(60)\n",
         2,
     ),
