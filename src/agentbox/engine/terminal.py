@@ -156,6 +156,8 @@ class Terminal:
                 return
             if not data:
                 return
+            # The signal of a window that changed may be heard after what was typed into it.
+            self._resize()
             if self._would_suspend(data):
                 # The program's group has no parent in its session, so the kernel would pass the key over.
                 self._suspended()
