@@ -256,6 +256,17 @@ def test_a_broken_frame_ends_the_agent(ending: Spoken, broken: bytes) -> None:
     assert ending.process.wait(20) == 0
 
 
+def test_what_writes_left_that_were_cut_off_is_not_in_the_way(agent: Spoken, tmp_path: Path) -> None:
+    last = int(Path("/proc/sys/kernel/ns_last_pid").read_text())
+    for pid in range(last, last + 2000):
+        (tmp_path / f".agentbox-{pid}").touch()
+    agent.start(1, ["write", str(tmp_path / "file"), "-", "replace"], StartFlag.OWN | StartFlag.STDIN)
+    agent.send(frames.frame(ToAgent.STDIN, 1, b"content"))
+    agent.send(frames.frame(ToAgent.STDIN_END, 1))
+    assert agent.output(1) == (b"", 0)
+    assert (tmp_path / "file").read_text() == "content"
+
+
 def test_files_are_written_read_listed_renamed_and_removed(agent: Spoken, tmp_path: Path) -> None:
     place = str(tmp_path / "new" / "file")
     agent.start(1, ["write", place, "-", "replace"], StartFlag.OWN | StartFlag.STDIN)

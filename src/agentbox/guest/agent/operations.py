@@ -98,7 +98,9 @@ def _write_file(begun: Callable[[], None], path: str, octal: str, how: str) -> N
         path = os.path.realpath(path)
         if octal == "-":
             mode = status.st_mode & 0o777
-    beside = os.path.join(os.path.dirname(path), f".agentbox-{os.getpid()}")
+    # Process ids begin anew in each box: what a write left that was cut off, here or in the box that this is a fork of,
+    # must not be in the way.
+    beside = os.path.join(os.path.dirname(path), f".agentbox-{os.urandom(8).hex()}")
     try:
         fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:

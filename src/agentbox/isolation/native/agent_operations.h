@@ -134,7 +134,12 @@ static int write_file(char **argv)
 	} else if (errno != ENOENT)
 		return -1;
 	const char *slash = strrchr(path, '/');
-	snprintf(beside, sizeof beside, "%.*s.agentbox-%ld", slash ? (int)(slash + 1 - path) : 0, path, (long)getpid());
+	// Process ids begin anew in each box: what a write left that was cut off, here or in the box that this is a fork of,
+	// must not be in the way.
+	unsigned long long unique;
+	if (getrandom(&unique, sizeof unique, 0) != sizeof unique)
+		return -1;
+	snprintf(beside, sizeof beside, "%.*s.agentbox-%016llx", slash ? (int)(slash + 1 - path) : 0, path, unique);
 	int fd = open(beside, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0) {
 		// A file that may be written in a directory that may not, or a link that leads to nothing.
