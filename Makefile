@@ -10,6 +10,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help serve test lint check bench fuzz soak judges compose-images docs clean system-packages vm-kernel docker-image
 
+# Hundreds of servers and commands are started: what is compiled once is kept, whatever the caller's shell says.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?=
 PYTEST_ARGS ?=
 SERVE_ARGS ?=

@@ -97,8 +97,8 @@ ASKING = """
 import fcntl, os, struct, sys, termios, time
 size = struct.unpack("HHHH", fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8)))[:2]
 print("terminals", [os.isatty(fd) for fd in range(3)], open("/dev/tty").isatty(), size)
-print("hello", input())
 try:
+    print("hello", input())
     time.sleep(60)
 except KeyboardInterrupt:
     sys.exit(7)

@@ -333,7 +333,9 @@ def test_a_file_that_something_is_mounted_on_is_written_where_it_is(kind: str, t
 def test_a_command_ignores_and_blocks_no_signal(agent: Spoken) -> None:
     agent.start(1, ["sh", "-c", "grep -E '^Sig(Blk|Ign)' /proc/self/status"])
     masks = dict(line.split(":\t") for line in agent.output(1)[0].decode().splitlines())
-    assert {name: int(mask, 16) for name, mask in masks.items()} == {"SigBlk": 0, "SigIgn": 0}
+    # The C library keeps 32 and 33 to itself: they stay as whoever started the tests has them.
+    own = 1 << 31 | 1 << 32
+    assert {name: int(mask, 16) & ~own for name, mask in masks.items()} == {"SigBlk": 0, "SigIgn": 0}
 
 
 def test_a_deep_tree_is_removed_and_no_link_followed(agent: Spoken, tmp_path: Path) -> None:
