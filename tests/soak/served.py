@@ -60,7 +60,7 @@ class _Served:
         try:
             killing = threading.Thread(target=self._kill_again_and_again)
             killing.start()
-            # Boxes that take long to build again see one kill after another, and get to nothing between.
+            # With gVisor's boxes among them this does not end within eight minutes; why is not known.
             backends = ("jail",)
             with ThreadPoolExecutor(BOXES) as pool:
                 playing = [pool.submit(self._play, number, backends[number % len(backends)]) for number in range(BOXES)]

@@ -5,31 +5,8 @@ run. Each name means what it means there; where an interpreter's compiled module
 from __future__ import annotations
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ctypes import (
-        CDLL,
-        Structure,
-        addressof,
-        byref,
-        c_char_p,
-        c_int,
-        c_int32,
-        c_long,
-        c_size_t,
-        c_uint32,
-        c_uint64,
-        c_ulong,
-        c_ushort,
-        c_void_p,
-        create_string_buffer,
-        get_errno,
-        memmove,
-        memset,
-        set_errno,
-        sizeof,
-        string_at,
-    )
-else:
+_over_its_module = False
+if not TYPE_CHECKING:
     try:
         from _ctypes import (
             FUNCFLAG_CDECL,
@@ -98,30 +75,34 @@ else:
             buffer = (_char * (len(init) + 1 if size is None else size))()
             buffer.value = init
             return buffer
+
+        _over_its_module = True
     except (AttributeError, ImportError, TypeError):
-        from ctypes import (
-            CDLL,
-            Structure,
-            addressof,
-            byref,
-            c_char_p,
-            c_int,
-            c_int32,
-            c_long,
-            c_size_t,
-            c_uint32,
-            c_uint64,
-            c_ulong,
-            c_ushort,
-            c_void_p,
-            create_string_buffer,
-            get_errno,
-            memmove,
-            memset,
-            set_errno,
-            sizeof,
-            string_at,
-        )
+        pass
+if not _over_its_module:
+    from ctypes import (
+        CDLL,
+        Structure,
+        addressof,
+        byref,
+        c_char_p,
+        c_int,
+        c_int32,
+        c_long,
+        c_size_t,
+        c_uint32,
+        c_uint64,
+        c_ulong,
+        c_ushort,
+        c_void_p,
+        create_string_buffer,
+        get_errno,
+        memmove,
+        memset,
+        set_errno,
+        sizeof,
+        string_at,
+    )
 
 __all__ = [
     "CDLL",

@@ -3,35 +3,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 
+from agentbox.isolation import shared_memory
 from agentbox.isolation.backend import LiveBox
 
 _MIB = 1 << 20
-_MEMORY_POLL_SECONDS = 0.05
-# Where half of it is used: in the slower time a program may take a hundred megabytes more.
-_CLOSER_POLL_SECONDS = 0.01
 
 
 class GvisorContainer(LiveBox):
-    """A container with gVisor's kernel: what its programs have is one file in the host's memory, of the same kind as
-    the box's own files."""
+    """A container with gVisor's kernel."""
 
     async def watch_memory(self) -> None:
         """Kill the box when its programs' memory passes memory_mb. Runs until cancelled."""
-        if self._cgroup is None:
-            return
-        limit = self._confinement.limits.memory_mb * _MIB
-        pause = _MEMORY_POLL_SECONDS
-        while True:
-            await asyncio.sleep(pause)
-            shared = self._cgroup.shared_bytes()
-            if shared is None or self.workspace_fd < 0:
-                continue
-            files = os.fstatvfs(self.workspace_fd)
-            used = shared - (files.f_blocks - files.f_bfree) * files.f_frsize
-            pause = _CLOSER_POLL_SECONDS if used > limit // 2 else _MEMORY_POLL_SECONDS
-            if used > limit:
-                self._oom = True
-                self._box.kill()
+        if self._cgroup is not None:
+            limit = self._confinement.limits.memory_mb * _MIB
+            await shared_memory.watch(self._cgroup, limit, self._file_bytes, self._out_of_memory)
+
+    def _file_bytes(self) -> int | None:
+        if self.workspace_fd < 0:
+            return None
+        files = os.fstatvfs(self.workspace_fd)
+        return (files.f_blocks - files.f_bfree) * files.f_frsize
+
+    def _out_of_memory(self) -> None:
+        self._oom = True
+        self._box.kill()

@@ -8,6 +8,7 @@ import errno
 import os
 
 from agentbox.errors import ConfinementError, IsolationError
+from agentbox.isolation import shared_memory
 from agentbox.isolation.backend import LiveBox
 from agentbox.isolation.backends.gvisor.events import EVERYTHING, NO_RULES, PROGRAMS
 from agentbox.isolation.backends.gvisor.planning import group_limits
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from agentbox.models import Confinement
 
 _MIB = 1 << 20
-_MEMORY_POLL_SECONDS = 0.05
-# Where half of it is used: in the slower time a program may take a hundred megabytes more.
-_CLOSER_POLL_SECONDS = 0.01
 
 
 class GvisorLiveBox(LiveBox):
@@ -137,30 +135,25 @@ class GvisorLiveBox(LiveBox):
             self._on_report({"spawn": {**found, "allowed": True, "reason": reason}})
 
     async def watch_memory(self) -> None:
-        """Kill the box when its programs' memory passes memory_mb: what they have is one file in the host's memory, of
-        the same kind as the box's own files. Runs until cancelled."""
-        if self._cgroup is None:
-            return
-        limit = self._confinement.limits.memory_mb * _MIB
-        pause = _MEMORY_POLL_SECONDS
-        while True:
-            await asyncio.sleep(pause)
-            shared = self._cgroup.shared_bytes()
-            if shared is None or self.workspace_fd < 0:
-                continue
-            used = shared - self._file_bytes()
-            pause = _CLOSER_POLL_SECONDS if used > limit // 2 else _MEMORY_POLL_SECONDS
-            if used > limit:
-                self._oom = True
-                self._box.kill()
+        """Kill the box when its programs' memory passes memory_mb. Runs until cancelled."""
+        if self._cgroup is not None:
+            limit = self._confinement.limits.memory_mb * _MIB
+            await shared_memory.watch(self._cgroup, limit, self._file_bytes, self._out_of_memory)
 
-    def _file_bytes(self) -> int:
-        """What the box's files in memory take; where its workspace is none of them, as much as they may."""
+    def _file_bytes(self) -> int | None:
+        """What the box's files in memory take; where its workspace is none of them, as much as they may. None once the
+        box is gone."""
+        if self.workspace_fd < 0:
+            return None
         may = self.gvisor.plan.disk_bytes
         found = os.fstatvfs(self.workspace_fd)
         if found.f_blocks * found.f_frsize > may:
             return may
         return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+    def _out_of_memory(self) -> None:
+        self._oom = True
+        self._box.kill()
 
     async def judged(self) -> None:
         """See LiveBox."""
