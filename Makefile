@@ -70,7 +70,7 @@ lint: $(VENV)/.dev ## formatting, lint and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-check: lint ## lint, architecture and unit tests; under a minute
+check: lint ## lint, architecture and unit tests; two minutes on two processors
 	$(VENV)/bin/pytest -q -n auto tests/architecture tests/docs tests/unit
 
 bench: $(VENV)/.server ## measure beside floors and rivals; prints tables and writes JSON (BENCH_ARGS="--quick", "--only SECTION", "--rounds N")
