@@ -224,27 +224,28 @@ class AttachmentStock:
         self._refill()
         return attachment
 
-    async def fit_out(self, network: int | str, user: int | None = None) -> Attachment:
+    async def fit_out(self, network: int | str, user: int | str | None = None) -> Attachment:
         """Fit out a network namespace that exists, of a container that was made without a network for instance.
 
-        `network` is a descriptor or a path of it (/proc/PID/ns/net); `user` a descriptor of the user namespace that has
-        to be entered first, where this process is not privileged. The attachment has descriptors of its own. Raises
+        `network` is a descriptor or a path of it (/proc/PID/ns/net); `user` the same of the user namespace that has to
+        be entered first, where this process is not privileged. The attachment has descriptors of its own. Raises
         IsolationError; the namespace may then be half fitted out, and is not to be used.
         """
         with contextlib.ExitStack() as opened:
-            try:
-                descriptor = (
-                    os.open(network, os.O_RDONLY | os.O_CLOEXEC) if isinstance(network, str) else os.dup(network)
-                )
-                opened.callback(os.close, descriptor)
-            except OSError as error:
-                raise IsolationError(
-                    f"the network namespace {network} cannot be opened: {error.strerror}", hint="is its process alive?"
-                ) from error
-            descriptors = [descriptor, *((user,) if user is not None else ())]
+            descriptors = []
+            for namespace in (network, user):
+                if namespace is None:
+                    continue
+                try:
+                    descriptors.append(_opened(namespace))
+                except OSError as error:
+                    raise IsolationError(
+                        f"the namespace {namespace} cannot be opened: {error.strerror}", hint="is its process alive?"
+                    ) from error
+                opened.callback(os.close, descriptors[-1])
             answer = await self._maker.ask({"do": "fit"}, descriptors)
             opened.pop_all()
-            return self._attachment(answer, descriptor, os.dup(user) if user is not None else None)
+            return self._attachment(answer, descriptors[0], descriptors[1] if len(descriptors) > 1 else None)
 
     async def _make(self) -> Attachment:
         answer = await self._maker.ask({"do": "make"})
@@ -308,6 +309,10 @@ class AttachmentStock:
         self._maker.close()
         while self._ready:
             self._ready.popleft().close()
+
+
+def _opened(namespace: int | str) -> int:
+    return os.open(namespace, os.O_RDONLY | os.O_CLOEXEC) if isinstance(namespace, str) else os.dup(namespace)
 
 
 def _close(descriptors: Iterable[int]) -> None:

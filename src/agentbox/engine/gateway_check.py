@@ -121,7 +121,7 @@ async def _attachment(backend: Backend, stock: AttachmentStock) -> AsyncIterator
     """A network for one box, and what serves it."""
     held = await backend.hold_network()
     try:
-        attachment = await (stock.lease() if held is None else stock.fit_out(held.path))
+        attachment = await (stock.lease() if held is None else stock.fit_out(held.path, held.user_path or None))
         try:
             holder = held.holder if held is not None else ""
             yield (

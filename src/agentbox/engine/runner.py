@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from agentbox.config import Settings
+from agentbox.egress.names import GATEWAY_IPV4
 from agentbox.engine.admission import Admission, OnQueued
 from agentbox.engine.directories import Directories
 from agentbox.engine.guarding import CHANNEL, GUARDED, POLICY, Guards, guarded_environment
@@ -193,6 +194,9 @@ class Runner:
             backend.offer_watched(
                 shape, confinement, guarded, self._guard_files, now=settings.policy_ceiling is not None
             )
+            if _may_open(settings):
+                backend.offer_watched(shape, confinement, program, name_server=GATEWAY_IPV4)
+                backend.offer_watched(shape, confinement, guarded, self._guard_files, name_server=GATEWAY_IPV4)
 
     async def _guard_files(self) -> GuardFiles:
         """The guard's directory for the Python of the boxes, and where they show it. Raises ConfinementError."""

@@ -206,14 +206,14 @@ class Walk:
             confinement = Confinement(decided.limits, decided.found.directories, image=decided.found.image)
         watch = await self._watch() if decided.traced else None
         directory = str(self._directory / "work") if self._directory else None
-        way_out = await self._open_way_out()
-        network = way_out.network if way_out else None
         program = None
         if not decided.backend.needs_directory:
             program = Program(decided.request.owner, tuple(self._argv(WORKSPACE)), self._environment())
         self._program = program
         # An interpreter that waits already has read the clocks of now.
         waiting = None if self._recording is not None else program
+        way_out = await self._open_way_out(confinement, watch, waiting)
+        network = way_out.network if way_out else None
         self._box = box = await decided.backend.launch(confinement, directory, watch, network, waiting)
         if way_out is not None:
             await way_out.serve(box.unix_listeners)
@@ -272,14 +272,17 @@ class Walk:
         program, *words = self._argv(WORKSPACE)
         return program if self._decided.found.image else os.path.realpath(program), tuple(words)
 
-    async def _open_way_out(self) -> WayOut | None:
+    async def _open_way_out(
+        self, confinement: Confinement, watch: Watch | None, program: Program | None
+    ) -> WayOut | None:
         rules = self._decided.network.rules
         if rules is None or not self._decided.backend.isolated:
             return None
         trace = await self._begun_trace()
         if trace is None:
             return None
-        held = await self._decided.backend.hold_network()
+        # Sockets in a file system are made when a box is built, so one that waits has none.
+        held = await self._decided.backend.hold_network(confinement, watch, None if rules.unix_paths else program)
         self._way_out = await self._egress.open(rules, trace.gated, held=held)
         self._decided.warnings.extend(self._way_out.notes)
         return self._way_out

@@ -58,7 +58,10 @@ class Egress:
         """A way out for one box, with the UNIX sockets that rules name and these; in a namespace that is `held` for it,
         which goes with the way out. Raises IsolationError when this host cannot make one."""
         try:
-            attachment = await (self._stock.lease() if held is None else self._stock.fit_out(held.path))
+            if held is None:
+                attachment = await self._stock.lease()
+            else:
+                attachment = await self._stock.fit_out(held.path, held.user_path or None)
         except BaseException:
             if held is not None:
                 await held.close()

@@ -406,9 +406,11 @@ class Backend(Protocol):
     def refuses(self, confinement: Confinement) -> str:
         """Why a policy cannot be held here, naming the rule; empty where it can."""
 
-    async def hold_network(self) -> HeldNetwork | None:
+    async def hold_network(
+        self, confinement: Confinement | None = None, watch: Watch | None = None, program: Program | None = None
+    ) -> HeldNetwork | None:
         """A namespace for one box that will have a way out; None where boxes join any that is made for them. Raises
-        IsolationError."""
+        IsolationError. With what `launch` will be given it may be that of a box which waits already."""
 
     async def close(self) -> None:
         """Give up what it keeps beside its boxes."""

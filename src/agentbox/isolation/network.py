@@ -36,12 +36,16 @@ class Network:
 
 
 class HeldNetwork(Protocol):
-    """A network namespace that a backend made, since its boxes can join no other. It leads nowhere, until somebody
+    """A network namespace that a backend made, since its box can join no other. It leads nowhere, until somebody
     fits it out."""
 
     @property
     def path(self) -> str:
         """A path by which the namespace can be entered (/proc/PID/ns/net)."""
+
+    @property
+    def user_path(self) -> str:
+        """A path of the user namespace that has to be entered first; empty where this process needs none."""
 
     @property
     def holder(self) -> str:

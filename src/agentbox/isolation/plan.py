@@ -392,13 +392,17 @@ def attached_plan(
     plan: LaunchPlan, *, name_server: str, through_user_namespace: bool, unix_listeners: tuple[str, ...] = ()
 ) -> LaunchPlan:
     """The plan of a box that joins a network namespace which was made for it, and asks `name_server` for names."""
-    files = [(path, text) for path, text in plan.files if path != _RESOLVER]
     return replace(
-        plan,
-        files=(*files, (_RESOLVER, f"nameserver {name_server}\n")),
+        asking_plan(plan, name_server),
         joins=("user", "network") if through_user_namespace else ("network",),
         unix_listeners=unix_listeners,
     )
+
+
+def asking_plan(plan: LaunchPlan, name_server: str) -> LaunchPlan:
+    """The plan of a box whose programs ask `name_server` for names."""
+    files = [(path, text) for path, text in plan.files if path != _RESOLVER]
+    return replace(plan, files=(*files, (_RESOLVER, f"nameserver {name_server}\n")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from agentbox.isolation.backend import LiveBox, Program, Watch
     from agentbox.isolation.facilities import Facilities
-    from agentbox.isolation.network import Network
+    from agentbox.isolation.network import HeldNetwork, Network
+    from agentbox.isolation.pool.held import HeldBox
     from agentbox.isolation.pool.lazy import LazyPool
     from agentbox.isolation.pool.nursery import GuardFiles
     from agentbox.isolation.pool.pool import WarmPool
@@ -38,8 +39,10 @@ class JailBackend:
         self._view = host.view()
         self._pool: WarmPool | None = None
         self._node_pool: WarmPool | None = None
-        # By whether a guard is loaded: with a policy, and for a trace alone.
-        self._watched: dict[bool, LazyPool] = {}
+        # By whether a guard is loaded, with a policy and not for a trace alone, and whether there will be a way out.
+        self._watched: dict[tuple[bool, bool], LazyPool] = {}
+        # Boxes whose network somebody fits out, before they are launched.
+        self._held: dict[str, HeldBox] = {}
 
     def requirements(self) -> tuple[Requirement, ...]:
         """See Backend."""
@@ -112,11 +115,12 @@ class JailBackend:
         program: Program,
         guard: Callable[[], Awaitable[GuardFiles]] | None = None,
         *,
+        name_server: str = "",
         now: bool = False,
     ) -> None:
         """Keep boxes warm for such programs where they are watched: under policies with what `guard` gives, without it
-        for traces alone. They are made `now`, or when the first such run comes. `program` says with what its
-        interpreter starts."""
+        for traces alone; with a `name_server`, for those with a way out. They are made `now`, or when the first such
+        run comes. `program` says with what its interpreter starts."""
         from agentbox.isolation.pool.box import WarmProgram
         from agentbox.isolation.pool.lazy import LazyPool
         from agentbox.isolation.pool.pool import WarmPool
@@ -127,14 +131,46 @@ class JailBackend:
         async def make() -> WarmPool:
             files = await guard() if guard is not None else None
             warm = WarmProgram(program.argv, program.env, program.started_with)
-            return WarmPool(self._facilities, self._view, shape, confinement, warm, watched=True, guard=files)
+            return WarmPool(
+                self._facilities,
+                self._view,
+                shape,
+                confinement,
+                warm,
+                watched=True,
+                guard=files,
+                name_server=name_server,
+            )
 
-        lazy = self._watched[guard is not None] = LazyPool(program.owner, make)
+        lazy = self._watched[guard is not None, bool(name_server)] = LazyPool(program.owner, make)
         if now:
             lazy.open()
 
-    async def hold_network(self) -> None:
-        """See Backend: its boxes join any."""
+    async def hold_network(
+        self, confinement: Confinement | None = None, watch: Watch | None = None, program: Program | None = None
+    ) -> HeldNetwork | None:
+        """See Backend: boxes that the launcher builds join any; one of the pool has its own."""
+        if confinement is None or watch is None or program is None:
+            return None
+        box = await self._warm(confinement, watch, program, attached=True)
+        if box is None:
+            return None
+        from agentbox.isolation.pool.held import HeldBox
+        from agentbox.isolation.pool.pool import PooledLiveBox
+
+        assert isinstance(box, PooledLiveBox)
+        held = HeldBox.of(box, self._held)
+        if held is None:
+            await box.destroy()
+            return None
+        return held
+
+    async def _warm(
+        self, confinement: Confinement, watch: Watch, program: Program, *, attached: bool
+    ) -> LiveBox | None:
+        lazy = self._watched.get((watch.guard is not None, attached))
+        ready = lazy.ready() if lazy is not None else None
+        return await ready.launch_watched(confinement, program, watch) if ready is not None else None
 
     async def close(self) -> None:
         """End the warm pool."""
@@ -162,11 +198,11 @@ class JailBackend:
                 if box is not None:
                     return box
         if program is not None and watch is not None and network is None:
-            lazy = self._watched.get(watch.guard is not None)
-            ready = lazy.ready() if lazy is not None else None
-            box = await ready.launch_watched(confinement, program, watch) if ready is not None else None
+            box = await self._warm(confinement, watch, program, attached=False)
             if box is not None:
                 return box
+        if network is not None and (held := self._held.get(network.holder)) is not None:
+            return held.take()
         facilities = self._facilities
         uid, gid = facilities.ids.take()
         try:

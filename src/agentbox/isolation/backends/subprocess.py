@@ -49,8 +49,11 @@ class SubprocessBackend:
             cpu=Layer.KERNEL if "cpu" in held else Layer.NONE,
         )
 
-    async def hold_network(self) -> None:
+    async def hold_network(
+        self, confinement: Confinement | None = None, watch: Watch | None = None, program: Program | None = None
+    ) -> None:
         """See Backend: its boxes join any."""
+        del confinement, watch, program
 
     async def close(self) -> None:
         """See Backend."""

@@ -96,6 +96,11 @@ class PooledBox:
         self.own_processes = 1
         nursery.follow(made, self._counted, self._died)
 
+    @property
+    def init_fd(self) -> int:
+        """The pidfd of its init."""
+        return self._made.init_fd
+
     # Made ready.
 
     def warmed(self, program: WarmProgram, ended: asyncio.Future[CommandExit]) -> None:

@@ -14,7 +14,7 @@ from agentbox.errors import AgentboxError, IsolationError
 from agentbox.isolation.backend import LiveBox, Program, Watch, cgroup_limits
 from agentbox.isolation.boxes import CommandExit
 from agentbox.isolation.facilities import Facilities
-from agentbox.isolation.plan import WORKSPACE, GuardView, HostView, disk_of, jail_plan, judged_plan
+from agentbox.isolation.plan import WORKSPACE, GuardView, HostView, asking_plan, disk_of, jail_plan, judged_plan
 from agentbox.isolation.pool.box import COLD_NAMES, PooledBox, WarmProgram, told_end
 from agentbox.isolation.pool.node_stock import NodeStock
 from agentbox.isolation.pool.nursery import LIBRARY, MAKER, GuardFiles, Nursery
@@ -96,11 +96,12 @@ class PooledLiveBox(LiveBox):
 
 
 class WarmPool:
-    """Boxes of one shape: no way out, the given interpreter's directories, any limits of memory, processes and
+    """Boxes of one shape: the given interpreter's directories, any limits of memory, processes and
     processors. Everything else is built by the launcher. `program` is the Python of which there is stock, if any; see
     `stock_node` for the other one.
 
-    Boxes that are `watched` (watched.py) serve that Python alone: with a `guard` under any policy, else under none."""
+    Boxes that are `watched` (watched.py) serve that Python alone: with a `guard` under any policy, else under none. No
+    box has a way out; where its programs ask a `name_server`, whoever takes it fits its network out."""
 
     def __init__(
         self,
@@ -112,6 +113,7 @@ class WarmPool:
         *,
         watched: bool = False,
         guard: GuardFiles | None = None,
+        name_server: str = "",
     ) -> None:
         self._facilities = facilities
         self._shape = shape
@@ -123,6 +125,8 @@ class WarmPool:
         if watched:
             shown = GuardView(guard.source, guard.directory, guard.channel) if guard is not None else None
             plan = judged_plan(plan, shown)
+        if name_server:
+            plan = asking_plan(plan, name_server)
         self._plan = plan
         self._nursery: Nursery | None = None
         self._opening = asyncio.Lock()

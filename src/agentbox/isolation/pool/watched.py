@@ -92,7 +92,7 @@ class WatchedBox(PooledBox):
         del key
         ready, ended = self._child_ready, self._ended
         if op == "r" and fds and not ready.done():
-            self.child_pid = _pid_of(fds[0])
+            self.child_pid = pid_of(fds[0])
             ready.set_result(None)
         elif op == "e" and not ready.done():
             ready.set_exception(refused(numbers, text))
@@ -278,7 +278,7 @@ def is_short_enough(program: WarmProgram, argv: Sequence[str], env: Mapping[str,
     return len(words(argv[len(program.argv) :], program.beyond(env))[0]) <= MAX_WORDS_BYTES
 
 
-def _pid_of(pidfd: int) -> int:
+def pid_of(pidfd: int) -> int:
     """The pid of a process, as this one's PID namespace sees it; 0 when that cannot be told."""
     with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as file:
         for line in file:

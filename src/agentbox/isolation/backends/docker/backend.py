@@ -242,8 +242,11 @@ class DockerBackend:
             except AgentboxError:
                 self._swept = False
 
-    async def hold_network(self) -> HeldNetwork:
+    async def hold_network(
+        self, confinement: Confinement | None = None, watch: Watch | None = None, program: Program | None = None
+    ) -> HeldNetwork:
         """See Backend."""
+        del confinement, watch, program
         await self.sweep()
         return await holding.hold(self.daemon)
 

@@ -41,6 +41,7 @@ class Holder:
     def __init__(self, daemon: Daemon, name: str, path: str, stdin: socket.socket) -> None:
         self.holder = name
         self.path = path
+        self.user_path = ""
         self._daemon = daemon
         self._stdin: socket.socket | None = stdin
 

@@ -90,8 +90,11 @@ class GvisorBackend:
             return "backend gvisor holds policies for the host's programs only, not for an image's"
         return refusal(confinement)
 
-    async def hold_network(self) -> None:
+    async def hold_network(
+        self, confinement: Confinement | None = None, watch: Watch | None = None, program: Program | None = None
+    ) -> None:
         """See Backend: its boxes join any."""
+        del confinement, watch, program
 
     async def close(self) -> None:
         """See Backend: its stock ends with the facilities."""
