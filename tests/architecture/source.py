@@ -6,10 +6,11 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
+from typing import NamedTuple, TypeGuard
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "src" / "agentbox"
@@ -21,6 +22,25 @@ class Import:
 
     module: str
     line: int
+
+
+class Name(NamedTuple):
+    """A name that a module defines: a class, a function or a variable."""
+
+    kind: str
+    name: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the rules ask of one file; `prints` and `environment` are the lines that print, and read the environment."""
+
+    docstring: str | None
+    imports: tuple[Import, ...]
+    prints: tuple[int, ...]
+    environment: tuple[int, ...]
+    names: tuple[Name, ...]
 
 
 @dataclass(frozen=True)
@@ -42,21 +62,32 @@ class Module:
         name = "agentbox." + self.relative.removesuffix(".py").replace("/", ".")
         return name.removesuffix(".__init__")
 
-    @property
+    @cached_property
     def text(self) -> str:
         return self.path.read_text(encoding="utf-8")
 
+    @cached_property
+    def findings(self) -> Findings:
+        """What its tree says; the tree itself is not kept, half a thousand of them would be slow to hold."""
+        tree = ast.parse(self.text, filename=str(self.path))
+        nodes = tuple(ast.walk(tree))
+        return Findings(
+            docstring=ast.get_docstring(tree),
+            imports=tuple(imports_of(nodes, self.dotted, is_package=self.path.name == "__init__.py")),
+            prints=tuple(node.lineno for node in nodes if _prints(node)),
+            environment=tuple(getattr(node, "lineno", 0) for node in nodes if _reads_environment(node)),
+            names=tuple(_defined(nodes)),
+        )
+
     @property
-    def tree(self) -> ast.Module:
-        return ast.parse(self.text, filename=str(self.path))
-
-    def imports(self) -> Iterator[Import]:
+    def imports(self) -> tuple[Import, ...]:
         """Every import of the file, also those inside functions and under TYPE_CHECKING."""
-        yield from _imports(self.tree, self.dotted, is_package=self.path.name == "__init__.py")
+        return self.findings.imports
 
 
-def _imports(tree: ast.AST, dotted: str, *, is_package: bool) -> Iterator[Import]:
-    for node in ast.walk(tree):
+def imports_of(nodes: Iterable[ast.AST], dotted: str, *, is_package: bool) -> Iterator[Import]:
+    """The imports among the nodes of a module of that name."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(alias.name, node.lineno)
@@ -71,13 +102,40 @@ def _imports(tree: ast.AST, dotted: str, *, is_package: bool) -> Iterator[Import
                 yield Import(f"{base}.{alias.name}" if _is_module(f"{base}.{alias.name}") else base, node.lineno)
         elif (
             isinstance(node, ast.Call)
-            and ast.unparse(node.func) in {"import_module", "importlib.import_module", "__import__"}
             and node.args
             and isinstance(node.args[0], ast.Constant)
+            and ast.unparse(node.func) in {"import_module", "importlib.import_module", "__import__"}
         ):
             yield Import(str(node.args[0].value), node.lineno)
 
 
+def _prints(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+
+
+def _reads_environment(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute):
+        named = node.attr in {"environ", "environb", "getenv"}
+        return named and isinstance(node.value, ast.Name) and node.value.id == "os"
+    if isinstance(node, ast.ImportFrom) and node.module == "os":
+        return not {"environ", "getenv"}.isdisjoint(alias.name for alias in node.names)
+    return False
+
+
+def _defined(nodes: Iterable[ast.AST]) -> Iterator[Name]:
+    for node in nodes:
+        match node:
+            case ast.ClassDef(name=name):
+                yield Name("class", name, node.lineno)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield Name("function", name, node.lineno)
+            case ast.arg(arg=name):
+                yield Name("variable", name, node.lineno)
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield Name("variable", name, node.lineno)
+
+
+@cache
 def _is_module(dotted: str) -> bool:
     head, _, rest = dotted.partition(".")
     if head != "agentbox":
@@ -90,10 +148,6 @@ def _is_module(dotted: str) -> bool:
 def modules() -> tuple[Module, ...]:
     """Every Python file of the package."""
     return tuple(Module(path) for path in sorted(PACKAGE.rglob("*.py")))
-
-
-def module_id(module: Module) -> str:
-    return module.relative
 
 
 def imported_room(dotted: str) -> str | None:

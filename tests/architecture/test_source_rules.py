@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 
-import pytest
-
-from tests.architecture.source import Module, module_id, modules, repository_files
+from tests.architecture.source import modules, repository_files
 
 MAX_MODULE_LINES = 500
 
@@ -38,65 +35,62 @@ FORBIDDEN_IN_VARIABLES = frozenset({"job", "jobs"})
 NAMED_LIKE_ASYNCIO = frozenset({"light/futures.py", "light/loop.py"})
 
 
-@pytest.mark.parametrize("module", modules(), ids=module_id)
-def test_module_says_what_it_is_for_and_under_which_licence(module: Module) -> None:
-    assert module.text.startswith("# SPDX-License-Identifier: MIT\n")
-    assert ast.get_docstring(module.tree), f"{module.relative} has no docstring"
+def test_there_are_modules_to_look_at() -> None:
+    assert {"config.py", "engine/runner.py"} <= {module.relative for module in modules()}
 
 
-@pytest.mark.parametrize("module", modules(), ids=module_id)
-def test_module_is_small_enough_to_be_read_at_once(module: Module) -> None:
-    lines = len(module.text.splitlines())
-    assert lines <= MAX_MODULE_LINES, f"{module.relative} has {lines} lines: split it by subject"
+def test_every_module_says_what_it_is_for_and_under_which_licence() -> None:
+    unlicensed = [m.relative for m in modules() if not m.text.startswith("# SPDX-License-Identifier: MIT\n")]
+    assert not unlicensed
+    silent = [module.relative for module in modules() if not module.findings.docstring]
+    assert not silent, f"{silent} have no docstring"
 
 
-@pytest.mark.parametrize("module", modules(), ids=module_id)
-def test_module_leaves_nothing_for_later(module: Module) -> None:
-    marks = re.findall(r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX|HA" + r"CK)\b", module.text)
-    assert not marks
+def test_every_module_is_small_enough_to_be_read_at_once() -> None:
+    lengths = {module.relative: len(module.text.splitlines()) for module in modules()}
+    long = {relative: lines for relative, lines in lengths.items() if lines > MAX_MODULE_LINES}
+    assert not long, f"{long}: split them by subject"
 
 
-@pytest.mark.parametrize("module", modules(), ids=module_id)
-def test_only_the_command_line_prints(module: Module) -> None:
-    if module.room == "cli":
-        return
-    prints = [
-        node.lineno
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+def test_no_module_leaves_anything_for_later() -> None:
+    mark = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX|HA" + r"CK)\b")
+    assert not {module.relative: found for module in modules() if (found := mark.findall(module.text))}
+
+
+def test_only_the_command_line_prints() -> None:
+    assert not {m.relative: m.findings.prints for m in modules() if m.room != "cli" and m.findings.prints}
+
+
+def test_raw_system_calls_are_made_in_the_linux_room_only() -> None:
+    wrong = [
+        f"{module.relative}:{found.line}"
+        for module in modules()
+        if module.room != "linux" and module.relative not in RAW_CALLERS
+        for found in module.imports
+        if found.module.split(".")[0] in {"ctypes", "_ctypes", "cffi"}
     ]
-    assert not prints, f"{module.relative} prints in lines {prints}"
+    assert not wrong, f"{wrong} use ctypes"
 
 
-@pytest.mark.parametrize("module", modules(), ids=module_id)
-def test_raw_system_calls_are_made_in_the_linux_room_only(module: Module) -> None:
-    if module.room == "linux" or module.relative in RAW_CALLERS:
-        return
-    wrong = [found.line for found in module.imports() if found.module.split(".")[0] in {"ctypes", "_ctypes", "cffi"}]
-    assert not wrong, f"{module.relative} uses ctypes in lines {wrong}"
+def test_environment_is_read_in_config_only() -> None:
+    reads = {
+        module.relative: module.findings.environment
+        for module in modules()
+        if module.findings.environment and module.relative not in {"config.py", *ENVIRONMENT_READERS}
+    }
+    assert not reads, f"{reads} read the environment; take a value from Settings"
 
 
-@pytest.mark.parametrize("module", modules(), ids=module_id)
-def test_environment_is_read_in_config_only(module: Module) -> None:
-    if module.relative in {"config.py", *ENVIRONMENT_READERS}:
-        return
-    reads = [
-        node.lineno
-        for node in ast.walk(module.tree)
-        if (isinstance(node, ast.Attribute) and ast.unparse(node) in {"os.environ", "os.environb", "os.getenv"})
-        or (isinstance(node, ast.ImportFrom) and node.module == "os" and {"environ", "getenv"} & _names(node))
-    ]
-    assert not reads, f"{module.relative} reads the environment in lines {reads}; take a value from Settings"
-
-
-@pytest.mark.parametrize("module", modules(), ids=module_id)
-def test_names_use_the_words_of_the_project(module: Module) -> None:
-    wrong = [f"{module.relative}: the file"] if FORBIDDEN_WORDS & _words(module.path.stem) else []
-    for kind, name, line in _defined_names(module.tree):
-        asyncios = kind == "variable" or module.relative in NAMED_LIKE_ASYNCIO
-        forbidden = FORBIDDEN_IN_VARIABLES if asyncios else FORBIDDEN_WORDS
-        if forbidden & _words(name):
-            wrong.append(f"{module.relative}:{line}: {kind} {name}")
+def test_names_use_the_words_of_the_project() -> None:
+    wrong = []
+    for module in modules():
+        if FORBIDDEN_WORDS & _words(module.path.stem):
+            wrong.append(f"{module.relative}: the file")
+        for kind, name, line in module.findings.names:
+            asyncios = kind == "variable" or module.relative in NAMED_LIKE_ASYNCIO
+            forbidden = FORBIDDEN_IN_VARIABLES if asyncios else FORBIDDEN_WORDS
+            if forbidden & _words(name):
+                wrong.append(f"{module.relative}:{line}: {kind} {name}")
     assert not wrong, "\n".join(wrong)
 
 
@@ -122,23 +116,7 @@ def test_every_source_file_names_its_licence() -> None:
             assert not head or any("SPDX-License-Identifier: MIT" in line for line in head), f"{path} has no SPDX line"
 
 
-def _names(node: ast.ImportFrom) -> set[str]:
-    return {alias.name for alias in node.names}
-
-
-def _words(name: str) -> set[str]:
+@cache
+def _words(name: str) -> frozenset[str]:
     """The lower-case words of a snake_case or CamelCase name."""
-    return {part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)}
-
-
-def _defined_names(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
-    for node in ast.walk(tree):
-        match node:
-            case ast.ClassDef(name=name):
-                yield "class", name, node.lineno
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                yield "function", name, node.lineno
-            case ast.arg(arg=name):
-                yield "variable", name, node.lineno
-            case ast.Name(id=name, ctx=ast.Store()):
-                yield "variable", name, node.lineno
+    return frozenset(part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name))

@@ -56,7 +56,7 @@ def test_shared_module_is_syntax_of_the_oldest_interpreter(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SHARED, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_shared_module_imports_shared_modules_and_the_standard_library_only(path: Path) -> None:
-    for found in Module(path).imports():
+    for found in Module(path).imports:
         head = found.module.split(".")[0]
         assert found.module in NAMES or (head != "agentbox" and head in sys.stdlib_module_names), found
 
