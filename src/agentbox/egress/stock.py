@@ -218,8 +218,7 @@ class AttachmentStock:
 
     async def lease(self) -> Attachment:
         """An attachment that nobody had before; the caller closes it. Raises IsolationError when none can be made."""
-        if self._closed:
-            raise IsolationError("the stock of network attachments is closed", hint="its owner is being shut down")
+        self._check_open()
         attachment = self._ready.popleft() if self._ready else await self._make()
         self._refill()
         return attachment
@@ -231,6 +230,7 @@ class AttachmentStock:
         be entered first, where this process is not privileged. The attachment has descriptors of its own. Raises
         IsolationError; the namespace may then be half fitted out, and is not to be used.
         """
+        self._check_open()
         with contextlib.ExitStack() as opened:
             descriptors = []
             for namespace in (network, user):
@@ -246,6 +246,10 @@ class AttachmentStock:
             answer = await self._maker.ask({"do": "fit"}, descriptors)
             opened.pop_all()
             return self._attachment(answer, descriptors[0], descriptors[1] if len(descriptors) > 1 else None)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise IsolationError("the stock of network attachments is closed", hint="its owner is being shut down")
 
     async def _make(self) -> Attachment:
         answer = await self._maker.ask({"do": "make"})

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from agentbox.config import Settings
-from agentbox.egress.names import GATEWAY_IPV4
 from agentbox.engine.admission import Admission, OnQueued
 from agentbox.engine.directories import Directories
 from agentbox.engine.guarding import CHANNEL, GUARDED, POLICY, Guards, guarded_environment
@@ -195,8 +194,8 @@ class Runner:
                 shape, confinement, guarded, self._guard_files, now=settings.policy_ceiling is not None
             )
             if _may_open(settings):
-                backend.offer_watched(shape, confinement, program, name_server=GATEWAY_IPV4)
-                backend.offer_watched(shape, confinement, guarded, self._guard_files, name_server=GATEWAY_IPV4)
+                backend.offer_watched(shape, confinement, program, way_out=self._egress)
+                backend.offer_watched(shape, confinement, guarded, self._guard_files, way_out=self._egress)
 
     async def _guard_files(self) -> GuardFiles:
         """The guard's directory for the Python of the boxes, and where they show it. Raises ConfinementError."""
@@ -254,9 +253,10 @@ class Runner:
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
-        await self._egress.close()
+        # Boxes in stock may be given their ways out at this moment.
         for backend in self._backends.values():
             await backend.close()
+        await self._egress.close()
         await self._facilities.close()
         await asyncio.to_thread(self._directories.close)
         if self._traces is not None:

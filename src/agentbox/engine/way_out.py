@@ -9,6 +9,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agentbox.egress.attachment import Attachment
 from agentbox.egress.events import EgressEvent, OnEvent
 from agentbox.egress.gateway import Gateway
 from agentbox.egress.names import GATEWAY_IPV4
@@ -23,13 +24,15 @@ from agentbox.models import Denial, HostTraffic, Layer
 STOCKED = DEFAULT_SIZE
 
 if TYPE_CHECKING:
-    from agentbox.egress.attachment import Attachment
     from agentbox.egress.rules import EgressRules
     from agentbox.isolation.network import HeldNetwork
 
 
 class Egress:
-    """What all boxes of one process share: attachments in stock, and the resolver that the gateways ask."""
+    """What all boxes of one process share: attachments in stock, and the resolver that the gateways ask. A WayOutMaker
+    for a warm pool."""
+
+    name_server = GATEWAY_IPV4
 
     def __init__(self, dns_upstream: str | None = None, *, stocked: int = 0, boxes: int = 1) -> None:
         """`dns_upstream` is a server `IP:port`, None the system's resolver; `stocked` attachments are kept ready, and
@@ -60,8 +63,10 @@ class Egress:
         try:
             if held is None:
                 attachment = await self._stock.lease()
+            elif isinstance(held.fitted, Attachment):
+                attachment, held.fitted = held.fitted, None
             else:
-                attachment = await self._stock.fit_out(held.path, held.user_path or None)
+                attachment = await self.fit_out(held)
         except BaseException:
             if held is not None:
                 await held.close()
@@ -76,6 +81,10 @@ class Egress:
             if held is not None:
                 await held.close()
             raise
+
+    async def fit_out(self, held: HeldNetwork) -> Attachment:
+        """See WayOutMaker."""
+        return await self._stock.fit_out(held.path, held.user_path or None)
 
     async def close(self) -> None:
         """Give up the stock."""

@@ -35,6 +35,23 @@ class Network:
         return (*first, self.namespace_fd)
 
 
+class Closable(Protocol):
+    """What is kept with a network."""
+
+    def close(self) -> None:
+        """Give it up. May be called twice; does not raise."""
+
+
+class WayOutMaker(Protocol):
+    """Who fits out the networks of boxes in stock."""
+
+    # What answers questions for names there.
+    name_server: str
+
+    async def fit_out(self, held: HeldNetwork) -> Closable:
+        """Fit it out; see HeldNetwork.fitted. Raises IsolationError."""
+
+
 class HeldNetwork(Protocol):
     """A network namespace that a backend made, since its box can join no other. It leads nowhere, until somebody
     fits it out."""
@@ -50,6 +67,10 @@ class HeldNetwork(Protocol):
     @property
     def holder(self) -> str:
         """See Network."""
+
+    # What the one who fitted it out needs to serve it, where that was done before anybody asked for it; who takes it
+    # from here closes it.
+    fitted: Closable | None
 
     async def close(self) -> None:
         """Give it up. May be called twice; does not raise."""

@@ -119,7 +119,7 @@ def test_every_run_has_an_answer_while_parts_are_killed(part: str, server: Runni
         if answer.status_code == 503:
             assert answer.json()["hint"]
             return "refused"
-        assert answer.status_code == 200, answer.text
+        assert answer.status_code == 200, (answer.text, *server.lines[-60:])
         body = answer.json()
         if body["outcome"] == "killed":
             assert body["exit_code"] == 137

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from agentbox.isolation.backend import LiveBox, Program, Watch
     from agentbox.isolation.facilities import Facilities
-    from agentbox.isolation.network import HeldNetwork, Network
+    from agentbox.isolation.network import HeldNetwork, Network, WayOutMaker
     from agentbox.isolation.pool.held import HeldBox
     from agentbox.isolation.pool.lazy import LazyPool
     from agentbox.isolation.pool.nursery import GuardFiles
@@ -115,11 +115,11 @@ class JailBackend:
         program: Program,
         guard: Callable[[], Awaitable[GuardFiles]] | None = None,
         *,
-        name_server: str = "",
+        way_out: WayOutMaker | None = None,
         now: bool = False,
     ) -> None:
         """Keep boxes warm for such programs where they are watched: under policies with what `guard` gives, without it
-        for traces alone; with a `name_server`, for those with a way out. They are made `now`, or when the first such
+        for traces alone; with a `way_out`, for those that have one. They are made `now`, or when the first such
         run comes. `program` says with what its interpreter starts."""
         from agentbox.isolation.pool.box import WarmProgram
         from agentbox.isolation.pool.lazy import LazyPool
@@ -139,10 +139,10 @@ class JailBackend:
                 warm,
                 watched=True,
                 guard=files,
-                name_server=name_server,
+                way_out=way_out,
             )
 
-        lazy = self._watched[guard is not None, bool(name_server)] = LazyPool(program.owner, make)
+        lazy = self._watched[guard is not None, way_out is not None] = LazyPool(program.owner, make)
         if now:
             lazy.open()
 

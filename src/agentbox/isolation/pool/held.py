@@ -8,22 +8,29 @@ import os
 import select
 
 from agentbox.errors import IsolationError
-from agentbox.isolation.pool.pool import PooledLiveBox
 from agentbox.isolation.pool.watched import pid_of
 from agentbox.linux import process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbox.isolation.network import Closable
+    from agentbox.isolation.pool.pool import PooledLiveBox
 
 _counter = itertools.count(1)
 
 
 class HeldBox:
-    """See HeldNetwork. The box is whoever's takes it; one that nobody took goes with this."""
+    """See HeldNetwork. The box is whoever's takes it; one that nobody took goes with this. `held` are those that are
+    held, by what names them."""
 
     def __init__(self, box: PooledLiveBox, network: int, user: int, held: dict[str, HeldBox]) -> None:
+        self.fitted: Closable | None = box.fitted
+        box.fitted = None
+        self.holder = f"warm-{next(_counter)}"
         self._box: PooledLiveBox | None = box
         self._network = network
         self._user = user
         self._held = held
-        self.holder = f"warm-{next(_counter)}"
         held[self.holder] = self
 
     @classmethod
@@ -62,13 +69,24 @@ class HeldBox:
             raise IsolationError("the box of this network was taken already", hint="this is a bug in agentbox")
         return box
 
+    def leave(self) -> None:
+        """Let go of the box, which stays where it was, with what its network was fitted out with."""
+        box = self.take()
+        box.fitted, self.fitted = self.fitted, None
+        self._close()
+
     async def close(self) -> None:
         """See HeldNetwork."""
+        self._close()
+        box, self._box = self._box, None
+        if box is not None:
+            await box.destroy()
+
+    def _close(self) -> None:
         if self._network >= 0:
             for fd in (self._network, self._user):
                 os.close(fd)
             self._network = self._user = -1
             del self._held[self.holder]
-        box, self._box = self._box, None
-        if box is not None:
-            await box.destroy()
+        if self.fitted is not None:
+            self.fitted.close()

@@ -14,8 +14,10 @@ from agentbox.errors import AgentboxError, IsolationError
 from agentbox.isolation.backend import LiveBox, Program, Watch, cgroup_limits
 from agentbox.isolation.boxes import CommandExit
 from agentbox.isolation.facilities import Facilities
+from agentbox.isolation.network import Closable, WayOutMaker
 from agentbox.isolation.plan import WORKSPACE, GuardView, HostView, asking_plan, disk_of, jail_plan, judged_plan
 from agentbox.isolation.pool.box import COLD_NAMES, PooledBox, WarmProgram, told_end
+from agentbox.isolation.pool.held import HeldBox
 from agentbox.isolation.pool.node_stock import NodeStock
 from agentbox.isolation.pool.nursery import LIBRARY, MAKER, GuardFiles, Nursery
 from agentbox.isolation.pool.shape import PoolShape
@@ -52,6 +54,8 @@ class PooledLiveBox(LiveBox):
         self._pool = pool
         self.pooled = box
         self.start_kind = start
+        # See HeldNetwork.
+        self.fitted: Closable | None = None
 
     def tighten(self, confinement: Confinement) -> None:
         """Change its limits before its first program. Raises ConfinementError."""
@@ -86,6 +90,8 @@ class PooledLiveBox(LiveBox):
 
     async def end(self) -> None:
         """What `destroy` leaves to the pool."""
+        if self.fitted is not None:
+            self.fitted.close()
         try:
             await self.pooled.destroy()
         finally:
@@ -100,8 +106,8 @@ class WarmPool:
     processors. Everything else is built by the launcher. `program` is the Python of which there is stock, if any; see
     `stock_node` for the other one.
 
-    Boxes that are `watched` (watched.py) serve that Python alone: with a `guard` under any policy, else under none. No
-    box has a way out; where its programs ask a `name_server`, whoever takes it fits its network out."""
+    Boxes that are `watched` (watched.py) serve that Python alone: with a `guard` under any policy, else under none. In
+    stock for runs with a `way_out`, their networks are fitted out; others lead nowhere."""
 
     def __init__(
         self,
@@ -113,7 +119,7 @@ class WarmPool:
         *,
         watched: bool = False,
         guard: GuardFiles | None = None,
-        name_server: str = "",
+        way_out: WayOutMaker | None = None,
     ) -> None:
         self._facilities = facilities
         self._shape = shape
@@ -125,8 +131,9 @@ class WarmPool:
         if watched:
             shown = GuardView(guard.source, guard.directory, guard.channel) if guard is not None else None
             plan = judged_plan(plan, shown)
-        if name_server:
-            plan = asking_plan(plan, name_server)
+        self._way_out = way_out
+        if way_out is not None:
+            plan = asking_plan(plan, way_out.name_server)
         self._plan = plan
         self._nursery: Nursery | None = None
         self._opening = asyncio.Lock()
@@ -380,6 +387,8 @@ class WarmPool:
             zygote = stocked.zygote
             while zygote is not None and len(stocked.ready) < self._shape.size and not self._closed:
                 box = await self._make(nursery, self._confinement, zygote)
+                if self._way_out is not None:
+                    await self._fit_out(box, self._way_out)
                 if self._closed or self._stock.get(owner) is not stocked or stocked.zygote is not zygote:
                     self.bury(box)
                     return
@@ -389,6 +398,19 @@ class WarmPool:
             if not self._closed:
                 _log.warning("the warm pool cannot be filled: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _fit_out(self, box: PooledLiveBox, way_out: WayOutMaker) -> None:
+        held = HeldBox.of(box, {})
+        try:
+            if held is None:
+                raise IsolationError("a box ended before it was in stock", hint="try again")
+            held.fitted = await way_out.fit_out(held)
+        except BaseException:
+            self.bury(box)
+            raise
+        finally:
+            if held is not None:
+                held.leave()
 
     async def _renew(self, nursery: Nursery, owner: str, stocked: _Stocked, program: WarmProgram) -> None:
         """An interpreter that is warm and not at the end of its life; the boxes of the one before go with it."""

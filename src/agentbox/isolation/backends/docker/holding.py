@@ -28,6 +28,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
 
+    from agentbox.isolation.network import Closable
+
 _NOBODY = "65534:65534"
 _MEMORY_BYTES = 32 << 20
 _PIDS = 8
@@ -42,6 +44,7 @@ class Holder:
         self.holder = name
         self.path = path
         self.user_path = ""
+        self.fitted: Closable | None = None
         self._daemon = daemon
         self._stdin: socket.socket | None = stdin
 
