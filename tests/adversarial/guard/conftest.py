@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.guest.conftest import host, node, python
 from tests.ports import DATAGRAM, IPV4, STREAM, sockets_at_one_port
-from tests.unit.guest.conftest import host, node, python
 
 __all__ = ["host", "node", "python"]
 

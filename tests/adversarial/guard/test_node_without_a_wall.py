@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from tests.adversarial.guard.conftest import unchanged, unheard
-from tests.unit.guest.conftest import SECRET
-from tests.unit.guest.guarded import Host
+from tests.integration.guest.conftest import SECRET
+from tests.integration.guest.guarded import Host
 
 POLICY = "read: ./data\nwrite: ./out\nexec: echo\nnet: 127.0.0.1:9\n"
 BEFORE = "const fs = require('fs'), c = require('child_process'), net = require('net'); const S = {secret!r};\n"

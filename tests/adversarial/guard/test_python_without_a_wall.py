@@ -11,8 +11,8 @@ from __future__ import annotations
 import pytest
 
 from tests.adversarial.guard.conftest import unchanged, unheard
-from tests.unit.guest.conftest import SECRET
-from tests.unit.guest.guarded import Host
+from tests.integration.guest.conftest import SECRET
+from tests.integration.guest.guarded import Host
 
 POLICY = "read: ./data\nwrite: ./out\nexec: echo\nnet: 127.0.0.1:9\n"
 BEFORE = "import gc, io, os, socket, subprocess, sys, threading, types\nS = {secret!r}\n"

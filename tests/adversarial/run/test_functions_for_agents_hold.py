@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.guest.web_server import web_server
 from tests.policy_run import new_project
-from tests.unit.guest.web_server import web_server
 
 pytestmark = pytest.mark.linux
 AGENT = """\

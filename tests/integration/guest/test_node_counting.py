@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.guest.guarded import Host
+from tests.integration.guest.guarded import Host
 
 CAPPED = "read: ./data\nwrite: ./out max=1000\nwrite: ./free\n"
 BEFORE = "const fs = require('fs'); const B = Buffer.alloc(700, 'x'), T = 'y'.repeat(1500), cb = (e) => { if (e) throw e };\n"

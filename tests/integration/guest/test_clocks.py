@@ -14,7 +14,7 @@ import pytest
 from agentbox.replay.recording import calls_of
 from agentbox.trace import frames
 from tests import pythons
-from tests.unit.guest.guarded import Host, Outcome
+from tests.integration.guest.guarded import Host, Outcome
 
 POLICY = "read: ./data\nwrite: ./out\nexec: echo\nexec: true\n"
 SEED = "5e" * 32

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from agentbox.trace import frames
+from tests.integration.guest.guarded import Host, Outcome
 from tests.nodes import nodes
-from tests.unit.guest.guarded import Host, Outcome
 
 POLICY = "read: ./data\nwrite: ./out\nexec: echo, sh\n"
 NODE_DIRECTORY = Path(__file__).parents[3] / "src" / "agentbox" / "guest" / "node"

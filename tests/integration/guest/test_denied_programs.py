@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.guest.guarded import Host
+from tests.integration.guest.guarded import Host
 
 POLICY = "read: ./data\nwrite: ./out\nexec: echo\n"
 FILE = """import subprocess, sys, json

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests import pythons
+from tests.integration.guest.guarded import Host
 from tests.nodes import name, nodes
-from tests.unit.guest.guarded import Host
 
 SECRET = "SECRET-7531"
 

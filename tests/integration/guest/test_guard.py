@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.guest.conftest import SECRET
-from tests.unit.guest.guarded import Host
+from tests.integration.guest.conftest import SECRET
+from tests.integration.guest.guarded import Host
 
 POLICY = "read: ./data\nwrite: ./out\nexec: echo\n"
 

@@ -15,8 +15,8 @@ import pytest
 import agentbox
 from agentbox import client
 from agentbox.client import redaction
-from tests.unit.guest.guarded import Host, Outcome
-from tests.unit.guest.web_server import Server, web_server
+from tests.integration.guest.guarded import Host, Outcome
+from tests.integration.guest.web_server import Server, web_server
 
 POLICY = "read: ./data\nwrite: ./out\nexec: echo, sh, cat, sleep\n"
 PROGRAM = """\

@@ -12,11 +12,9 @@ from agentbox.engine.node_flags import NodeGrants, node_grants, permission_flags
 from agentbox.engine.policy_world import read_policy
 from agentbox.guest.injection import guard_directory
 from tests.conftest import not_here
+from tests.integration.guest.conftest import SECRET
+from tests.integration.guest.guarded import Host
 from tests.nodes import version
-from tests.unit.guest.conftest import SECRET, host, node
-from tests.unit.guest.guarded import Host
-
-__all__ = ["host", "node"]
 
 GRANTS = NodeGrants(reads=("/p/data",), writes=("/p/out",), programs=True)
 
