@@ -97,36 +97,42 @@ class HostState:
     @classmethod
     def around(cls, server: RunningServer) -> HostState:
         boxes = server.state_dir / "boxes"
-        opened = _opened(server.pid)
-        of_groups = sum("/agentbox/" in path and path.startswith("/sys/fs/cgroup/") for path in opened)
+        descriptors, of_groups = descriptors_of(server.pid)
         return cls(
             processes=len(descendants(server.pid)),
             mounts=tuple(Path("/proc/self/mounts").read_text().splitlines()),
             groups=sum(1 for group in owner_groups(server.pid) if _holds_a_process(group)),
             files=tuple(sorted(str(path) for path in boxes.rglob("*"))),
-            descriptors=len(opened) - of_groups,
+            descriptors=descriptors,
             kept=of_groups,
         )
 
     @classmethod
     def at_rest(cls, server: RunningServer) -> HostState:
-        """The state when the warm pool has what it wants: some looks in a row that say the same."""
-        looks: list[tuple[int, int]] = []
-
-        def is_still() -> bool:
-            looks.append((len(descendants(server.pid)), len(os.listdir(f"/proc/{server.pid}/fd"))))
-            return len(looks) >= _LOOKS and len(set(looks[-_LOOKS:])) == 1
-
-        until(is_still, "the warm pool came to no rest")
+        """The state when the warm pool has what it wants."""
+        wait_for_rest(server.pid)
         return cls.around(server)
 
 
-def _opened(pid: int) -> list[str]:
+def wait_for_rest(server_pid: int) -> None:
+    """Until a server's warm pools have what they want: some looks in a row that say the same."""
+    looks: list[tuple[int, int]] = []
+
+    def is_still() -> bool:
+        looks.append((len(descendants(server_pid)), len(os.listdir(f"/proc/{server_pid}/fd"))))
+        return len(looks) >= _LOOKS and len(set(looks[-_LOOKS:])) == 1
+
+    until(is_still, "the warm pool came to no rest")
+
+
+def descriptors_of(pid: int) -> tuple[int, int]:
+    """How many descriptors a server has: of anything else, and of files of control groups, some of which are kept."""
     found = []
     for name in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):
             found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
-    return found
+    of_groups = sum("/agentbox/" in path and path.startswith("/sys/fs/cgroup/") for path in found)
+    return len(found) - of_groups, of_groups
 
 
 def _holds_a_process(group: Path) -> bool:

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.adversarial.egress.far_services import PORT_HOLD, PORT_KEEP, PORT_POUR, PORT_SLOW, PORT_SWITCH
 from tests.adversarial.egress.ground import PRELUDE, Ground
-from tests.adversarial.host_state import kilobytes, until
+from tests.adversarial.host_state import descriptors_of, kilobytes, until, wait_for_rest
 
 pytestmark = pytest.mark.linux
 
@@ -150,15 +148,12 @@ BEHIND_USER = ("connections", "half open", "names", "datagrams", "denials")
 STANDINGS = [*(("root", flood) for flood in FLOODS), *(("user", flood) for flood in BEHIND_USER)]
 
 
-def _descriptors(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
-
-
 @pytest.mark.parametrize(("server", "flood"), STANDINGS)
 def test_a_flood_leaves_the_server_small_and_others_served(ground: Ground, server: str, flood: str) -> None:
     pid = ground.pids[server]
     ground.attack(f"http-{server}", KNOWN + WITNESS, *RULES)
-    before, descriptors = kilobytes(pid), _descriptors(pid)
+    wait_for_rest(pid)
+    before, (descriptors, _) = kilobytes(pid), descriptors_of(pid)
     limits = {"timeout_seconds": SECONDS.get(flood, 12), "memory_mb": 512}
     running = ground.begin(server, PRELUDE + KNOWN + FLOODS[flood], *RULES, limits=limits)
     served = 0
@@ -173,4 +168,4 @@ def test_a_flood_leaves_the_server_small_and_others_served(ground: Ground, serve
     assert "(" in result["stderr"], result["stderr"]
     records = ground.trace(server, result["run_id"])
     assert len(records) < 25_000
-    until(lambda: _descriptors(pid) <= descriptors + 8, f"{_descriptors(pid)} descriptors, {descriptors} before")
+    until(lambda: descriptors_of(pid)[0] <= descriptors + 8, f"{descriptors_of(pid)} descriptors, {descriptors} before")
