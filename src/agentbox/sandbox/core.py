@@ -63,6 +63,9 @@ class SandboxCommand(Protocol):
     async def output(self, *, error: bool = False) -> bytes:
         """All that is kept of one of its streams."""
 
+    def whole_output(self, *, error: bool = False) -> bytes | None:
+        """What `output` would say, to any thread; None where that is to be asked of the loop."""
+
     def follow(self) -> AsyncIterator[tuple[str, bytes]]:
         """Its output as it comes, until it has ended."""
 
@@ -157,6 +160,12 @@ class SandboxCore(Protocol):
         self, command: str | Sequence[str], *, timeout: float | None, wait: float | None, **how: Unpack[StartFields]
     ) -> SandboxCommand:
         """Run a command."""
+
+    def exec_here(
+        self, command: str | Sequence[str], *, timeout: float | None, wait: float | None, **how: Unpack[StartFields]
+    ) -> SandboxCommand | None:
+        """As `exec`, in any thread but the loop's, which waits itself; None, and nothing was done, where that costs no
+        less."""
 
     @property
     def commands(self) -> tuple[SandboxCommand, ...]:

@@ -9,11 +9,12 @@ import errno
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 from agentbox import errors
 from agentbox.errors import AgentboxError, NotFoundError, PolicySyntaxError, SandboxError, SandboxGoneError
+from agentbox.sdk.blocking import BlockingTransport
 from agentbox.sdk.errors import AgentboxHTTPError, LostConnectionError, NoServerError
 from agentbox.sdk.http1 import Answer, Body, FileBody
 from agentbox.sdk.transport import DEFAULT_TIMEOUT_SECONDS, Transport
@@ -33,6 +34,7 @@ class Line:
         """Raises SandboxError for what is no address."""
         try:
             self._transport = Transport(url, api_key or None)
+            self._blocking = BlockingTransport(url, api_key or None)
             self._api_key = api_key
         except ValueError as error:
             raise SandboxError(str(error), hint='for example url="http://127.0.0.1:8080"') from None
@@ -89,7 +91,7 @@ class Line:
         seconds: float | None = DEFAULT_TIMEOUT_SECONDS,
     ) -> AsyncIterator[Answer]:
         """An answer, to be read within the block."""
-        try:
+        with self._as_own(about):
             async with self._transport.open(
                 method,
                 SANDBOXES_PATH + path,
@@ -102,6 +104,16 @@ class Line:
                 seconds=seconds,
             ) as answer:
                 yield answer
+
+    def post_here(self, path: str, value: object, *, about: str, seconds: float) -> Any:
+        """As `ask`, waited for by the thread that asks, without a loop."""
+        with self._as_own(about):
+            return self._blocking.post(SANDBOXES_PATH + path, value, seconds)
+
+    @contextlib.contextmanager
+    def _as_own(self, about: str) -> Iterator[None]:
+        try:
+            yield
         except AgentboxHTTPError as error:
             raise _as_local(error, about) from None
         except NoServerError as error:
@@ -141,6 +153,7 @@ class Line:
 
     async def close(self) -> None:
         """Close its connections."""
+        self._blocking.close()
         await self._transport.close()
 
 

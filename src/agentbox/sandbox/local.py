@@ -335,6 +335,11 @@ class LocalSandbox(Stateful):
         self._lifetime.touch()
         return started
 
+    def exec_here(
+        self, command: str | Sequence[str], *, timeout: float | None, wait: float | None, **how: Unpack[StartFields]
+    ) -> None:
+        """Nothing: its loop has the box."""
+
     @property
     def commands(self) -> tuple[Command, ...]:
         """Those that run, and the last that have ended."""

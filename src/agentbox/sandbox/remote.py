@@ -14,6 +14,7 @@ from agentbox.models import Denial, Enforcement, Layer
 from agentbox.records import fields
 from agentbox.sandbox.fetching import Fetched
 from agentbox.sandbox.line import Line, NoAnswerError
+from agentbox.sandbox.loops import call
 from agentbox.sandbox.options import SandboxOptions
 from agentbox.sandbox.remote_command import LONGEST_WAIT_SECONDS, RemoteCommand
 from agentbox.sandbox.remote_files import RemoteFiles
@@ -136,33 +137,52 @@ class RemoteSandbox(RemoteState):
     ) -> RemoteCommand:
         """Run a command; see AsyncSandbox.exec."""
         stdin = how.get("stdin", False)
-        inline = stdin if isinstance(stdin, bytes) and len(stdin) <= _MAX_INLINE_INPUT_BYTES else b""
-        streamed = stdin is True or (isinstance(stdin, bytes) and len(stdin) > _MAX_INLINE_INPUT_BYTES)
+        streamed = _is_streamed(stdin)
         request = _command_request(command, timeout, how)
-        about = command.split(" ")[0] if isinstance(command, str) else str(command[0])
+        about = _about(command)
         if streamed or wait == 0:
             if streamed:
                 request["open_stdin"] = True
-            elif isinstance(stdin, bytes):
-                request |= _input(inline)
             found = await self._line.ask("POST", f"{self._path}/commands", about=about, value=request)
         else:
-            if isinstance(stdin, bytes):
-                request |= _input(inline)
-            patience = LONGEST_WAIT_SECONDS if wait is None else min(wait, LONGEST_WAIT_SECONDS)
-            request["wait_seconds"] = patience
+            patience = request["wait_seconds"] = _patience(wait)
             found = await self._line.ask(
                 "POST", f"{self._path}/exec", about=about, value=request, seconds=patience + _MARGIN_SECONDS
             )
-        merged = how.get("merged", True) or how.get("terminal") is not None
-        started = self._made(command if isinstance(command, str) else list(command), found, merged=merged)
-        started.take(_data(found, "stdout"), _data(found, "stderr"))
+        started = self._made_of(command, found, how)
         if streamed and isinstance(stdin, bytes):
+            started.watch()
             await _feed(started, stdin)
-        if wait is None or wait > 0:
-            left = None if wait is None else max(0.0, wait - started.elapsed_seconds)
-            await started.wait(left)
+        await self._attend(started, wait)
         return started
+
+    def exec_here(
+        self, command: str | Sequence[str], *, timeout: float | None, wait: float | None, **how: Unpack[StartFields]
+    ) -> RemoteCommand | None:
+        """As `exec`, in any thread but the loop's, which waits itself; None, and nothing was done, where input is to be
+        sent meanwhile, or nothing is waited for."""
+        if wait == 0 or _is_streamed(how.get("stdin", False)):
+            return None
+        request = _command_request(command, timeout, how)
+        patience = request["wait_seconds"] = _patience(wait)
+        found = self._line.post_here(
+            f"{self._path}/exec", request, about=_about(command), seconds=patience + _MARGIN_SECONDS
+        )
+        made = self._made_of(command, found, how)
+        if not made.complete:
+            call(self._attend(made, wait))
+        return made
+
+    async def _attend(self, command: RemoteCommand, wait: float | None) -> None:
+        command.watch()
+        if wait is None or wait > 0:
+            await command.wait(None if wait is None else max(0.0, wait - command.elapsed_seconds))
+
+    def _made_of(self, command: str | Sequence[str], found: Mapping[str, Any], how: StartFields) -> RemoteCommand:
+        merged = how.get("merged", True) or how.get("terminal") is not None
+        made = self._made(command if isinstance(command, str) else list(command), found, merged=merged)
+        made.take(_data(found, "stdout"), _data(found, "stderr"))
+        return made
 
     def _made(self, command: str | Sequence[str], found: Mapping[str, Any], *, merged: bool) -> RemoteCommand:
         argv = found.get("argv") or ([command] if isinstance(command, str) else command)
@@ -172,7 +192,7 @@ class RemoteSandbox(RemoteState):
         if len(self._commands) > _KEPT_COMMANDS:
             for key, old in list(self._commands.items()):
                 if not old.running:
-                    del self._commands[key]
+                    self._commands.pop(key, None)
                     break
         return made
 
@@ -183,7 +203,7 @@ class RemoteSandbox(RemoteState):
             if known is not None:
                 known.learn(found)
             else:
-                self._made(found["argv"], found, merged=bool(found.get("merged", True)))
+                self._made(found["argv"], found, merged=bool(found.get("merged", True))).watch()
         return self.commands
 
     @property
@@ -333,7 +353,23 @@ def _command_request(command: str | Sequence[str], timeout: float | None, how: S
         "timeout_seconds": timeout,
         "terminal": None if terminal is None else list(terminal),
     }
+    stdin = how.get("stdin", False)
+    if isinstance(stdin, bytes) and not _is_streamed(stdin):
+        request |= _input(stdin)
     return request | {name: value for name, value in given.items() if value is not None}
+
+
+def _is_streamed(stdin: bytes | bool) -> bool:
+    """Whether the input goes on its own way."""
+    return stdin is True or (isinstance(stdin, bytes) and len(stdin) > _MAX_INLINE_INPUT_BYTES)
+
+
+def _about(command: str | Sequence[str]) -> str:
+    return command.split(" ")[0] if isinstance(command, str) else next(iter(command), "")
+
+
+def _patience(wait: float | None) -> float:
+    return LONGEST_WAIT_SECONDS if wait is None else min(wait, LONGEST_WAIT_SECONDS)
 
 
 def _input(data: bytes) -> dict[str, str]:

@@ -79,8 +79,19 @@ class RemoteCommand:
         self._watching: asyncio.Task[None] | None = None
         self.learn(found)
         self._began = self._heard = time.monotonic() - float(found.get("elapsed_seconds") or 0.0)
-        if self.running:
+
+    def watch(self) -> None:
+        """See from now on that it has ended when it has. To be called on the loop; may be called twice."""
+        if self.running and self._watching is None:
             self._watching = asyncio.create_task(self._watch())
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has ended, and all that it had written by then is here."""
+        return not self.running and all(
+            spool is None or spool.total >= total
+            for spool, total in zip((self.stdout, self.stderr), self._totals, strict=True)
+        )
 
     def learn(self, found: Mapping[str, Any]) -> None:
         """Take over what the server says of it."""
@@ -228,6 +239,12 @@ class RemoteCommand:
         with contextlib.suppress(SandboxGoneError):
             await self.fetch()
         return self._spool(error=error).all()
+
+    def whole_output(self, *, error: bool = False) -> bytes | None:
+        """See command.Command.whole_output."""
+        if error and self.stderr is None:
+            return b""
+        return self._spool(error=error).small() if self.over and self.complete else None
 
     async def follow(self) -> AsyncIterator[tuple[str, bytes]]:
         """Its output as it comes; see command.Command.follow."""

@@ -12,13 +12,13 @@ from typing import Any
 from agentbox.models import Denial, Enforcement
 from agentbox.sandbox.asynchronous import DEFAULT_IMAGE, AsyncSandbox
 from agentbox.sandbox.command import DEFAULT_GRACE_SECONDS
-from agentbox.sandbox.command import Command as LocalCommand
 from agentbox.sandbox.core import SandboxCommand
 from agentbox.sandbox.fetching import Fetched
 from agentbox.sandbox.file_info import FileInfo
 from agentbox.sandbox.loops import at_exit, call, loop, not_at_exit
 from agentbox.sandbox.results import ShellResult
 from agentbox.sandbox.spool import DEFAULT_BYTES
+from agentbox.sandbox.starting import StartFields
 from agentbox.workspace.volume_snapshots import WorkspaceSnapshot
 
 
@@ -97,7 +97,7 @@ class Command:
         call(self.asynchronous.more(offset))
 
     def _output(self, *, error: bool) -> bytes:
-        known = self.asynchronous.whole_output(error=error) if isinstance(self.asynchronous, LocalCommand) else None
+        known = self.asynchronous.whole_output(error=error)
         return call(self.asynchronous.output(error=error)) if known is None else known
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -297,21 +297,17 @@ class Sandbox:
         terminal: tuple[int, int] | None = None,
     ) -> Command:
         """Run a command; see AsyncSandbox.exec."""
-        return Command(
-            call(
-                self.asynchronous.exec(
-                    command,
-                    timeout=timeout,
-                    wait=wait,
-                    stdin=stdin,
-                    cwd=cwd,
-                    env=env,
-                    user=user,
-                    merged=merged,
-                    terminal=terminal,
-                )
-            )
-        )
+        how: StartFields = {
+            "stdin": stdin,
+            "cwd": cwd,
+            "env": env,
+            "user": user,
+            "merged": merged,
+            "terminal": terminal,
+        }
+        core = self.asynchronous.core
+        found = core.exec_here(command, timeout=timeout, wait=wait, **how)
+        return Command(found or call(core.exec(command, timeout=timeout, wait=wait, **how)))
 
     def find_commands(self) -> tuple[Command, ...]:
         """All that are known of it; of a box behind a server also those that other clients started."""
