@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
+from agentbox.errors import IsolationError
 from agentbox.isolation.plan import attached_plan
 from agentbox.light import asyncio, contextlib
 from agentbox.linux.cgroups import CgroupLimits
@@ -163,14 +165,22 @@ class LiveBox:
     async def start(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: str, stdio: Sequence[int]
     ) -> asyncio.Future[CommandExit]:
-        """Start a program. Raises OSError when it cannot be executed."""
-        return await self._box.start(argv, dict(env), cwd, stdio)
+        """Start a program. Raises OSError when it cannot be executed, IsolationError when the box has ended."""
+        try:
+            return await self._box.start(argv, dict(env), cwd, stdio)
+        except OSError as error:
+            self._check_lives(error)
+            raise
 
     async def start_with_signals(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: str, stdio: Sequence[int]
     ) -> tuple[int, asyncio.Future[CommandExit]]:
-        """Start a program and get its id for `signal` too. Raises OSError when it cannot be executed."""
-        return await self._box.start_with_signals(argv, dict(env), cwd, stdio)
+        """Start a program and get its id for `signal` too. Raises as `start`."""
+        try:
+            return await self._box.start_with_signals(argv, dict(env), cwd, stdio)
+        except OSError as error:
+            self._check_lives(error)
+            raise
 
     async def start_on_terminal(
         self,
@@ -180,8 +190,20 @@ class LiveBox:
         size: tuple[int, int],
         instead: Mapping[int, int] | None = None,
     ) -> tuple[int, asyncio.Future[CommandExit], int]:
-        """Start a program on a new terminal of the box; see Box.start_on_terminal."""
-        return await self._box.start_on_terminal(argv, dict(env), cwd, size, instead)
+        """Start a program on a new terminal of the box; see Box.start_on_terminal. Raises as `start`."""
+        try:
+            return await self._box.start_on_terminal(argv, dict(env), cwd, size, instead)
+        except OSError as error:
+            self._check_lives(error)
+            raise
+
+    def _check_lives(self, error: OSError) -> None:
+        """Raise IsolationError where a program could not be started because the box has ended: whatever its caller
+        would be told of the program would be wrong."""
+        if error.errno in (errno.ESRCH, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE):
+            raise IsolationError(
+                f"the box ended before its program began: {error}", hint="nothing has run; try again"
+            ) from error
 
     @property
     def has_terminals(self) -> bool:

@@ -102,15 +102,7 @@ class GvisorLiveBox(LiveBox):
         self, argv: Sequence[str], env: Mapping[str, str], cwd: str, stdio: Sequence[int]
     ) -> tuple[int, asyncio.Future[CommandExit]]:
         """See LiveBox."""
-        try:
-            key, ended = await super().start_with_signals(argv, env, cwd, stdio)
-        except OSError as error:
-            if error.errno in (errno.ESRCH, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE) or not self.is_alive():
-                raise IsolationError(
-                    f"the box ended before its program began: {error}",
-                    hint="nothing has run; try again. If it stays so, this runsc is of a release that does not fit",
-                ) from error
-            raise
+        key, ended = await super().start_with_signals(argv, env, cwd, stdio)
         self._tell(key, argv)
         return key, ended
 
@@ -126,6 +118,14 @@ class GvisorLiveBox(LiveBox):
         key, ended, master = await super().start_on_terminal(argv, env, cwd, size, instead)
         self._tell(key, argv)
         return key, ended, master
+
+    def _check_lives(self, error: OSError) -> None:
+        """See LiveBox."""
+        if error.errno in (errno.ESRCH, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE) or not self.is_alive():
+            raise IsolationError(
+                f"the box ended before its program began: {error}",
+                hint="nothing has run; try again. If it stays so, this runsc is of a release that does not fit",
+            ) from error
 
     def _tell(self, key: int, argv: Sequence[str]) -> None:
         """Report the program that the owner started itself, which gVisor does not."""
