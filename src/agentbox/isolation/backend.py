@@ -198,9 +198,10 @@ class LiveBox:
             raise
 
     def _check_lives(self, error: OSError) -> None:
-        """Raise IsolationError where a program could not be started because the box has ended: whatever its caller
-        would be told of the program would be wrong."""
-        if error.errno in (errno.ESRCH, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE):
+        """Raise IsolationError where a program could not be started because the box, or its exec judge, has ended:
+        whatever its caller would be told of the program would be wrong."""
+        # ENOSYS is how the kernel answers a start whose judge is gone.
+        if error.errno in (errno.ESRCH, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE, errno.ENOSYS):
             raise IsolationError(
                 f"the box ended before its program began: {error}", hint="nothing has run; try again"
             ) from error
