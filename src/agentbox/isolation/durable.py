@@ -233,6 +233,16 @@ class PipeStream:
                 break
         return b""
 
+    def write_now(self, data: bytes) -> int:
+        """Write so much of it as there is room for at once, while nobody is within `write`; how much that is."""
+        if self._closed:
+            return 0
+        try:
+            return os.write(self._write_fd, data)
+        except OSError:
+            # What is wrong is told by `write`.
+            return 0
+
     async def write(self, data: bytes) -> None:
         """See AgentStream."""
         view = memoryview(data)

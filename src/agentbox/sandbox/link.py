@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from collections.abc import Callable
 from typing import Protocol
 
 from agentbox.errors import SandboxError
@@ -33,6 +34,8 @@ class AgentLink:
 
     def __init__(self, stream: AgentStream) -> None:
         self._stream = stream
+        # Where a stream can, little is written in the step that sends it: a task and its turn cost more.
+        self._write_now: Callable[[bytes], int] = getattr(stream, "write_now", lambda _: 0)
         self._frames = frames.Frames()
         self._ids = itertools.count(1)
         self._commands: dict[int, Addressee] = {}
@@ -83,6 +86,10 @@ class AgentLink:
         much waits for what is taken: see Command.send."""
         if self.lost is not None:
             return
+        if self._writing is None:
+            data = data[self._write_now(data) :]
+            if not data:
+                return
         self._outgoing += data
         if self._writing is None:
             self._writing = asyncio.create_task(self._write())

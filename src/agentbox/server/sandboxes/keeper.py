@@ -8,6 +8,7 @@ is to sandboxes what a shim is to containers: servers come, go and are killed, a
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -70,6 +71,9 @@ async def _keep(settings: Settings, place: KeeperSocket, says: int) -> None:
         alone.add_done_callback(lambda _: stop.set())
         try:
             _log.info("keeper %d of %s answers", os.getpid(), place.state)
+            # What was loaded stays; to look through it again and again takes longer than a command.
+            gc.collect()
+            gc.freeze()
             await _answer(app, settings, listener, stop, lambda: _say(says, READY))
         finally:
             place.unlink()

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import secrets
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from agentbox.errors import NotFoundError
@@ -21,6 +22,7 @@ KEPT_BYTES = 256 << 20
 _SPARE_COMMANDS = 16
 # A command that is waited for is written down once, when it has ended, unless it takes longer.
 _WRITE_AFTER_SECONDS = 0.05
+_CLOSING_SECONDS = 0.005
 _LOST_EXIT_CODE = 137
 _SIGKILL = 9
 _log = logging.getLogger("agentbox.server")
@@ -33,6 +35,10 @@ class KeptCommand:
         self.facts = facts
         self.number = number
         self.command = command
+        # How many calls wait for its end; each answers before it is written down.
+        self.answering = 0
+        # Who writes it down, once it has begun here.
+        self.history: KeptCommands | None = None
         self.stdout: KeptSpool
         self.stderr: KeptSpool | None
         if command is not None:
@@ -67,13 +73,32 @@ class KeptCommand:
         if self.command is not None:
             await self.command.more(offset, error=error)
 
+    async def wait_for_answer(self, seconds: float | None) -> None:
+        """Wait until all that its answer may say is known: it has ended, and as a rule nobody holds its output."""
+        command = self.command
+        if command is not None and await command.wait(seconds) and not command.output_closed:
+            # The two come one after the other. What it left running may hold its output for ever.
+            await command.wait_closed(_CLOSING_SECONDS)
+
+    @property
+    def spools(self) -> tuple[KeptSpool, ...]:
+        """What is kept of its output."""
+        return (self.stdout,) if self.stderr is None else (self.stdout, self.stderr)
+
     @property
     def closed(self) -> bool:
         """Whether nothing more will come from it."""
         return self.command is None or self.command.output_closed
 
     def body(self) -> dict[str, Any]:
-        """JSON of the command."""
+        """JSON of the command, which is written down first as it is now."""
+        if self.history is not None:
+            self.history.settle_now(self)
+            self.history.settle_end(self)
+        return self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        """As `body`, for who waits with `answering`."""
         command, facts = self.command, self.facts
         if command is not None:
             facts = facts | told(command)
@@ -139,6 +164,7 @@ class KeptCommands:
             **told(command),
         }
         kept = KeptCommand(facts, self._next, command)
+        kept.history = self
         self._next += 1
         self._known[kept.id] = kept
         self._ids[id(command)] = kept.id
@@ -156,17 +182,33 @@ class KeptCommands:
             timer.cancel()
             self._write_down(kept)
 
+    @contextlib.contextmanager
+    def answering(self, kept: KeptCommand) -> Iterator[None]:
+        """Around the wait for a command's end whose answer, which holds its output, is made in the same step of the
+        task: it is written down in the loop's next turn."""
+        kept.answering += 1
+        try:
+            yield
+        finally:
+            kept.answering -= 1
+            asyncio.get_running_loop().call_soon(self._settle_answered, kept)
+
+    def _settle_answered(self, kept: KeptCommand) -> None:
+        self.settle_end(kept)
+        if kept.closed:
+            _close(kept)
+
     async def _watch(self, kept: KeptCommand, command: Command) -> None:
         await command.wait()
-        self.settle_end(kept)
+        if not kept.answering:
+            self.settle_end(kept)
         await command.wait_closed()
         self._bytes += _size(kept)
-        for spool in (kept.stdout, kept.stderr):
-            if spool is not None:
-                spool.close()
+        if not kept.answering:
+            _close(kept)
 
     def settle_end(self, kept: KeptCommand) -> None:
-        """Write down once how a command ended, before anybody is told."""
+        """Write down once how a command ended: before anybody is told, but for who waited for it with `answering`."""
         if kept.command is None or kept.command.running or kept.facts["exit_code"] is not None:
             return
         timer = self._unwritten.pop(kept.id, None)
@@ -179,6 +221,8 @@ class KeptCommands:
         if kept.id not in self._known:
             return
         try:
+            for spool in kept.spools:
+                spool.keep()
             self._journal.keep_command(self._sandbox_id, kept.number, kept.facts)
         except OSError as error:
             _log.warning("%s of %s: %s", kept.id, self._sandbox_id, error)
@@ -198,9 +242,8 @@ class KeptCommands:
             del self._known[kept.id]
             if kept.command is not None:
                 self._ids.pop(id(kept.command), None)
-            for spool in (kept.stdout, kept.stderr):
-                if spool is not None:
-                    spool.remove()
+            for spool in kept.spools:
+                spool.remove()
         if gone:
             with contextlib.suppress(OSError):
                 self._journal.forget_commands(self._sandbox_id, [kept.number for kept in gone])
@@ -234,6 +277,11 @@ class KeptCommands:
 def shown(text: str) -> str:
     """Text that JSON can carry: bytes that are no UTF-8 appear as \\xNN."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _close(kept: KeptCommand) -> None:
+    for spool in kept.spools:
+        spool.close()
 
 
 def _size(kept: KeptCommand) -> int:

@@ -16,17 +16,24 @@ _TOTAL_AT = 24
 _TOTAL = struct.Struct("<Q")
 
 
+# Of a command that has just begun so much may wait for its file.
+_HELD_BYTES = 1 << 16
+
+
 class KeptSpool(Spool):
-    """As Spool; every byte is in the file when `append` returns. Nothing is written before the first one."""
+    """As Spool. What comes first is held until `keep`, or until it is read or is much: a small command has its answer
+    before there is a file. From then on every byte is in the file when `append` returns."""
 
     def __init__(self, path: str, max_bytes: int) -> None:
         super().__init__(os.path.dirname(path), max_bytes)
         self.path = path
+        self._held: bytearray | None = bytearray()
 
     @classmethod
     def found(cls, path: str) -> KeptSpool:
         """What a keeper before this one wrote; empty where there is none."""
         spool = cls(path, 2)
+        spool._held = None
         with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
             head = file.read(_HEAD.size)
             if len(head) == _HEAD.size and head.startswith(_MARK):
@@ -35,6 +42,34 @@ class KeptSpool(Spool):
 
     def append(self, data: bytes) -> None:
         """Add bytes at the end. Raises OSError when the host's disk is full."""
+        if self._held is not None:
+            if len(self._held) + len(data) <= _HELD_BYTES:
+                self._held += data
+                self.total += len(data)
+                return
+            self.keep()
+        self._add(data)
+
+    def keep(self) -> None:
+        """Have everything in the file, now and from now on. Raises OSError when the host's disk is full: it is held
+        all the same then."""
+        held = self._held
+        if not held:
+            self._held = None
+            return
+        self._held, self.total = None, 0
+        try:
+            self._add(bytes(held))
+        except OSError:
+            self._held, self.total = held, len(held)
+            raise
+
+    @property
+    def held(self) -> bytes | None:
+        """Everything, where none of it is in the file yet."""
+        return None if self._held is None else bytes(self._held)
+
+    def _add(self, data: bytes) -> None:
         if self._fd < 0:
             self._open()
         self._store(data)
@@ -51,6 +86,10 @@ class KeptSpool(Spool):
 
     def read(self, offset: int, size: int) -> tuple[int, bytes]:
         """See Spool."""
+        with contextlib.suppress(OSError):
+            self.keep()
+        if self._held is not None:
+            return offset, bytes(self._held[offset : offset + size])
         if not self.total:
             return offset, b""
         if self._fd >= 0:
@@ -65,14 +104,24 @@ class KeptSpool(Spool):
             self.close()
 
     def close(self) -> None:
-        """Let the file be, until it is read or written again."""
+        """Let the file be, until it is read or written again. Does not raise."""
+        with contextlib.suppress(OSError):
+            self.keep()
+        self._let_be()
+
+    def __del__(self) -> None:
+        # Whoever wanted it kept has said so.
+        self._let_be()
+
+    def _let_be(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def remove(self) -> None:
         """Remove the file. Does not raise."""
-        self.close()
+        self._held = None
+        self._let_be()
         with contextlib.suppress(OSError):
             os.unlink(self.path)
         self.total = 0

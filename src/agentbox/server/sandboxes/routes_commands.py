@@ -36,17 +36,16 @@ def _add_beginning(router: Router, desk: Desk) -> None:
         body = await desk.body(request, ExecBody)
         sandbox = await desk.awake(request)
         kept = await begin(sandbox, body, open_stdin=False)
-        # A client that goes away ends its waiting, not the command.
-        await desk.supervised(request, kept.wait(body.wait_seconds))
-        sandbox.history.settle_end(kept)
-        cap = output_cap(sandbox, desk.settings.max_output_bytes)
-        return json_answer(command_with_output(kept, cap))
+        with sandbox.history.answering(kept):
+            # A client that goes away ends its waiting, not the command.
+            await desk.supervised(request, kept.wait_for_answer(body.wait_seconds))
+            cap = output_cap(sandbox, desk.settings.max_output_bytes)
+            return json_answer(command_with_output(kept, cap))
 
     async def start(request: Request) -> ASGIApp:
         body = await desk.body(request, StartBody)
         sandbox = await desk.awake(request)
         kept = await begin(sandbox, body, open_stdin=body.open_stdin)
-        sandbox.history.settle_now(kept)
         return json_answer(kept.body(), 201)
 
     async def list_all(request: Request) -> ASGIApp:

@@ -51,8 +51,11 @@ async def sandbox_body(sandbox: KeptSandbox, ceiling: int) -> dict[str, Any]:
 
 
 def command_with_output(command: KeptCommand, cap: int) -> dict[str, Any]:
-    """JSON of a command with head and tail of what it wrote, at most `cap` bytes of each stream."""
-    return command.body() | _output("stdout", command.stdout, cap) | _output("stderr", command.stderr, cap)
+    """JSON of a command with head and tail of what it wrote, at most `cap` bytes of each stream; for who waits with
+    KeptCommands.answering."""
+    # Of one that still runs more is asked later, perhaps of another keeper.
+    told = command.body() if command.running else command.answer()
+    return told | _output("stdout", command.stdout, cap) | _output("stderr", command.stderr, cap)
 
 
 def _output(name: str, spool: KeptSpool | None, cap: int) -> dict[str, Any]:
@@ -66,6 +69,8 @@ def _output(name: str, spool: KeptSpool | None, cap: int) -> dict[str, Any]:
 
 def _ends(spool: KeptSpool, cap: int) -> tuple[bytes, bool]:
     total = spool.total
+    if (held := spool.held) is not None and total <= cap:
+        return held, False
     if total <= cap:
         data = _range(spool, 0, total)
         return data, len(data) < total
