@@ -6,11 +6,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from agentbox.isolation.backend import LiveBox, Program
+from agentbox.egress.names import GATEWAY_IPV4
+from agentbox.engine.way_out import Egress
+from agentbox.isolation.backend import LiveBox, Program, Watch
 from agentbox.isolation.backends.jail import JailBackend
 from agentbox.isolation.boxes import CommandExit
 from agentbox.isolation.facilities import Facilities
 from agentbox.isolation.interpreters import Found
+from agentbox.isolation.network import HeldNetwork, Network
 from agentbox.isolation.plan import WORKSPACE
 from agentbox.isolation.pool.pool import PooledLiveBox
 from agentbox.isolation.pool.shape import PoolShape
@@ -38,7 +41,7 @@ class PooledBackend:
     own_kernel = False
 
     def __init__(self, jail: JailBackend, python: Found, way: str) -> None:
-        self._jail = jail
+        self.jail = jail
         self._python = python
         self._way = way
         self.requirements = jail.requirements
@@ -57,7 +60,7 @@ class PooledBackend:
         program = Program(OWNER, self.argv, _ENVIRONMENT)
         async with asyncio.timeout(_WARM_SECONDS):
             while True:
-                box = await self._jail.launch(confinement, program=program)
+                box = await self.jail.launch(confinement, program=program)
                 if box.start_kind == self._way:
                     break
                 await box.destroy()
@@ -81,6 +84,57 @@ class _AsMain:
         path, _, _, script, *words = argv
         place_files(Tree(self._box.workspace_fd, *self._box.ids), {"main.py": script.encode()})
         return await self._box.start([path, _SCRIPT, *words], env, cwd, stdio)
+
+
+class AttachedBackend(PooledBackend):
+    """The same of boxes that wait with a way out, which `networks` are not needed for."""
+
+    def __init__(self, jail: JailBackend, python: Found) -> None:
+        super().__init__(jail, python, "warm")
+        self._held: list[HeldNetwork] = []
+
+    async def launch(
+        self, confinement: Confinement, directory: object = None, watch: object = None, network: object = None
+    ) -> LiveBox:
+        program, seen = Program(OWNER, self.argv, _ENVIRONMENT), Watch((self._python.path, ()), lambda report: None)
+        async with asyncio.timeout(_WARM_SECONDS):
+            while (held := await self.jail.hold_network(confinement, seen, program)) is None or held.fitted is None:
+                if held is not None:
+                    await held.close()
+                await asyncio.sleep(0.05)
+        self._held.append(held)
+        joined = Network(-1, None, GATEWAY_IPV4, holder=held.holder)
+        box = await self.jail.launch(confinement, None, seen, joined, program)
+        assert isinstance(box, PooledLiveBox)
+        return _AsMain(box)
+
+    async def close(self) -> None:
+        """Give up the networks of boxes that are gone."""
+        for held in self._held:
+            await held.close()
+
+
+@contextlib.asynccontextmanager
+async def no_network() -> AsyncIterator[Network]:
+    """What the self-check hands to a backend whose boxes have networks already."""
+    yield Network(-1, None, GATEWAY_IPV4)
+
+
+@contextlib.asynccontextmanager
+async def attached_backend(python: Found) -> AsyncIterator[AttachedBackend]:
+    """As `pooled_backend`, of boxes with a way out."""
+    egress = Egress()
+    async with pooled_backend(python, "warm") as pooled:
+        program = Program(OWNER, pooled.argv, _ENVIRONMENT)
+        shape = PoolShape(size=2, owners=2, modules=(), runs=1000, seconds=600)
+        confinement = Confinement(LIMITS, python.directories)
+        pooled.jail.offer_watched(shape, confinement, program, way_out=egress, now=True)
+        attached = AttachedBackend(pooled.jail, python)
+        try:
+            yield attached
+        finally:
+            await attached.close()
+    await egress.close()
 
 
 @contextlib.asynccontextmanager
