@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint check bench fuzz soak judges compose-images docs clean system-packages vm-kernel docker-image
+.PHONY: help serve test lint check bench fuzz fuzz-http soak judges compose-images docs clean system-packages vm-kernel docker-image
 
 # Hundreds of servers and commands are started: what is compiled once is kept, whatever the caller's shell says.
 unexport PYTHONDONTWRITEBYTECODE
@@ -25,7 +25,7 @@ TYPESCRIPT := sdks/typescript
 SCIENCE_VENV := .venv-science
 JUDGES_VENV := .venv-judges
 # Seconds for each parser in `make test`; `make fuzz` runs far longer.
-FUZZ_SLICE := 8
+FUZZ_SLICE := 3
 # Emulated, so slow; they touch nothing of this host and run beside the others.
 VM_TESTS := tests/vm tests/conformance/test_self_check_in_a_machine.py
 # Floods, crowds and kills, which take what a machine has; they come when what waits for answers is done.
@@ -70,8 +70,12 @@ lint: $(VENV)/.dev ## formatting, lint and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-check: lint ## lint, architecture and unit tests; two minutes on two processors
-	$(VENV)/bin/pytest -q -n auto tests/architecture tests/docs tests/unit
+check: $(VENV)/.dev ## lint, architecture and unit tests; a minute on two processors, the first time two (types of everything)
+	@log=$$(mktemp) code=0; \
+	$(MAKE) --no-print-directory lint >$$log 2>&1 </dev/null & beside=$$!; \
+	$(VENV)/bin/pytest -q -n auto tests/architecture tests/docs tests/unit || code=$$?; \
+	wait $$beside || code=$$?; \
+	cat $$log; rm -f $$log; exit $$code
 
 bench: $(VENV)/.server ## measure beside floors and rivals; prints tables and writes JSON (BENCH_ARGS="--quick", "--only SECTION", "--rounds N")
 	@for environment in $(S1_VENV) $(S3_VENV) $(RIVALS_VENV); do \
@@ -84,6 +88,9 @@ bench: $(VENV)/.server ## measure beside floors and rivals; prints tables and wr
 
 fuzz: $(VENV)/.dev ## feed every parser of hostile bytes with mutated input, 5 minutes each (SECONDS=30 for less, FUZZ_ARGS=NAME for one)
 	$(VENV)/bin/python -m tests.fuzz --seconds $(or $(SECONDS),300) $(FUZZ_ARGS)
+
+fuzz-http: $(VENV)/.dev ## feed every route of the API with what its OpenAPI allows and does not (EXAMPLES=200 of each)
+	AGENTBOX_TEST_SCHEMA_EXAMPLES=$(or $(EXAMPLES),200) $(VENV)/bin/pytest -ra -p no:cacheprovider tests/integration/test_http_schema.py
 
 soak: $(VENV)/.dev docker-image ## use and abuse sandboxes for minutes, killed at random: nothing lost, nothing left (SEED=1, SOAK_ARGS="--size 0.1 --json FILE")
 	$(VENV)/bin/python -m tests.soak $(if $(SEED),--seed $(SEED)) $(SOAK_ARGS)
@@ -105,25 +112,36 @@ docs: $(VENV)/.dev ## write the parts of the documentation, and the types of the
 	$(VENV)/bin/python -m tests.typescript
 
 clean: ## remove the virtual environments and everything else that was built
-	rm -rf $(VENV) $(S1_VENV) $(S3_VENV) $(RIVALS_VENV) $(SCIENCE_VENV) $(addprefix $(TYPESCRIPT)/,node_modules build dist)
+	rm -rf $(VENV) $(S1_VENV) $(S3_VENV) $(RIVALS_VENV) $(SCIENCE_VENV) $(JUDGES_VENV) $(addprefix $(TYPESCRIPT)/,node_modules build dist)
 	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A virtual environment of the first Python that is new enough, or a message that says what to install.
-# $(1): its directory.
+# $(1): its directory; $(2): what it must run to be a good one; $(3): options for making it.
 define make-venv
 	python="$$(bash requirements/find-python $(PYTHON))"; \
-	if ! $(1)/bin/python -m pip --version >/dev/null 2>&1; then \
+	if ! $(1)/bin/python $(2) >/dev/null 2>&1; then \
 		echo "agentbox: making $(1) with $$python"; \
-		"$$python" -m venv --clear $(1); \
+		"$$python" -m venv --clear $(3) $(1); \
 	fi
 endef
+
+# One for others' packages, whose pip is the one of $(VENV): another pip takes longer to install than some of them.
+# $(1): its directory; $(2): what is installed.
+define make-venv-without-pip
+	@$(call make-venv,$(1),-c pass,--without-pip)
+	@$(VENV)/bin/python -m pip --python $(1)/bin/python install $(PIP_FLAGS) $(2)
+	@touch $(1)/.ready
+endef
+
+$(VENV)/.pip: requirements/find-python
+	@$(call make-venv,$(VENV),-m pip --version)
+	@touch $@
 
 # What the package's build compiles; without a compiler everything works but the warm pool.
 COMPILED := setup.py $(wildcard src/agentbox/isolation/native/*.[ch])
 
-$(VENV)/.server: pyproject.toml requirements/server.txt requirements/find-python $(COMPILED)
-	@$(call make-venv,$(VENV))
+$(VENV)/.server: $(VENV)/.pip pyproject.toml requirements/server.txt $(COMPILED)
 	@echo "agentbox: installing the server into $(VENV) (first time only)"
 	@$(VENV)/bin/python -m pip install $(PIP_FLAGS) -c requirements/server.txt setuptools
 	@$(VENV)/bin/python -m pip install $(PIP_FLAGS) -c requirements/server.txt --no-build-isolation -e '.[server]'
@@ -135,28 +153,20 @@ $(VENV)/.dev: $(VENV)/.server pyproject.toml requirements/dev.txt
 	@touch $@
 
 # The old HTTP service and its client: compatibility tests point the client at our server, benchmarks time the service.
-$(S1_VENV)/.ready: requirements/s1.txt requirements/find-python
-	@$(call make-venv,$(S1_VENV))
-	@$(S1_VENV)/bin/python -m pip install $(PIP_FLAGS) -r requirements/s1.txt
-	@touch $@
+$(S1_VENV)/.ready: requirements/s1.txt | $(VENV)/.pip
+	$(call make-venv-without-pip,$(S1_VENV),-r requirements/s1.txt)
 
 # The old policy runtime: benchmarks time it beside ours.
-$(S3_VENV)/.ready: requirements/s3.txt requirements/find-python
-	@$(call make-venv,$(S3_VENV))
-	@$(S3_VENV)/bin/python -m pip install $(PIP_FLAGS) -r requirements/s3.txt
-	@touch $@
+$(S3_VENV)/.ready: requirements/s3.txt | $(VENV)/.pip
+	$(call make-venv-without-pip,$(S3_VENV),-r requirements/s3.txt)
 
 # Other sandboxes that come as wheels: benchmarks time them beside ours.
-$(RIVALS_VENV)/.ready: requirements/rivals.txt requirements/find-python
-	@$(call make-venv,$(RIVALS_VENV))
-	@$(RIVALS_VENV)/bin/python -m pip install $(PIP_FLAGS) -r requirements/rivals.txt
-	@touch $@
+$(RIVALS_VENV)/.ready: requirements/rivals.txt | $(VENV)/.pip
+	$(call make-venv-without-pip,$(RIVALS_VENV),-r requirements/rivals.txt)
 
 # An interpreter with numpy, pandas and matplotlib for boxes, as docs/guide/python-packages.md describes.
-$(SCIENCE_VENV)/.ready: requirements/science.txt requirements/find-python
-	@$(call make-venv,$(SCIENCE_VENV))
-	@$(SCIENCE_VENV)/bin/python -m pip install $(PIP_FLAGS) -r requirements/science.txt
-	@touch $@
+$(SCIENCE_VENV)/.ready: requirements/science.txt | $(VENV)/.pip
+	$(call make-venv-without-pip,$(SCIENCE_VENV),-r requirements/science.txt)
 
 # The compiler of the TypeScript package; what is missing without npm, its tests say.
 $(TYPESCRIPT)/node_modules/.ready: $(TYPESCRIPT)/package.json $(TYPESCRIPT)/package-lock.json | system-packages
@@ -167,11 +177,9 @@ $(TYPESCRIPT)/node_modules/.ready: $(TYPESCRIPT)/package.json $(TYPESCRIPT)/pack
 	fi
 
 # Others' suites that judge sandboxes; agentbox itself is used from its source.
-$(JUDGES_VENV)/.ready: requirements/judges.txt requirements/find-python
-	@$(call make-venv,$(JUDGES_VENV))
+$(JUDGES_VENV)/.ready: requirements/judges.txt | $(VENV)/.pip
 	@echo "agentbox: installing others' conformance suites into $(JUDGES_VENV) (first time only)"
-	@$(JUDGES_VENV)/bin/python -m pip install $(PIP_FLAGS) --no-deps -r requirements/judges.txt
-	@touch $@
+	$(call make-venv-without-pip,$(JUDGES_VENV),--no-deps -r requirements/judges.txt)
 
 system-packages:
 	@bash requirements/install-system-packages requirements/system.txt

@@ -16,9 +16,11 @@ from tests.conftest import REPOSITORY
 from tests.running_server import RunningServer
 
 CONFIGURATION = REPOSITORY / "schemathesis.toml"
-EXAMPLES = os.environ.get("AGENTBOX_TEST_SCHEMA_EXAMPLES", "30")
+# `make fuzz-http` sets it.
+LONG = os.environ.get("AGENTBOX_TEST_SCHEMA_EXAMPLES")
+EXAMPLES = LONG or "30"
 TOKEN = "k" * 40
-SECONDS = 900
+SECONDS = 7200 if LONG else 900
 ALL = "coverage,examples,fuzzing,stateful"
 
 pytestmark = pytest.mark.skipif(
@@ -87,7 +89,7 @@ def test_generated_requests_about_a_sandbox_get_documented_answers(
     known = f'[parameters]\nsandbox_id = "{sandbox}"\ncommand_id = "{command}"\n'
     # Tables come after plain settings.
     configuration.write_text(CONFIGURATION.read_text().replace("\n[[operations]]", f"\n{known}\n[[operations]]", 1))
-    phases, examples = ("fuzzing", "2") if "AGENTBOX_TEST_SCHEMA_EXAMPLES" not in os.environ else (ALL, EXAMPLES)
+    phases, examples = (ALL, LONG) if LONG else ("fuzzing", "2")
     chosen = ("--include-path-regex", "^/v1/sandboxes", "--exclude-operation-id", "delete_sandbox")
     slow = ("--suppress-health-check", "too_slow")
     asked_for = ("--phases", phases, "--max-examples", examples, *chosen, *slow)
