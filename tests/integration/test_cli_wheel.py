@@ -42,10 +42,11 @@ def test_wheel_holds_every_file_that_the_repository_keeps_in_the_package(wheel: 
 
 def test_installed_wheel_works_from_another_directory(wheel: Path, tmp_path: Path) -> None:
     venv = tmp_path / "venv"
-    _run(sys.executable, "-m", "venv", str(venv), cwd=tmp_path)
+    _run(sys.executable, "-m", "venv", "--without-pip", str(venv), cwd=tmp_path)
     constraints = REPOSITORY / "requirements" / "server.txt"
     _run(
-        *(str(venv / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+        *(sys.executable, "-m", "pip", "--python", str(venv / "bin/python")),
+        *("install", "--quiet", "--disable-pip-version-check"),
         *("-c", str(constraints), str(wheel)),
         cwd=tmp_path,
     )
