@@ -29,6 +29,7 @@ pytestmark = pytest.mark.skipif(
 
 
 # Sandboxes have a test of their own.
+OF_COMMANDS = ("list_commands", "get_command", "read_output", "write_stdin", "resize_terminal")
 RUNS = ("--exclude-path-regex", "^/v1/sandboxes")
 
 
@@ -93,6 +94,12 @@ def test_generated_requests_about_a_sandbox_get_documented_answers(
     chosen = ("--include-path-regex", "^/v1/sandboxes", "--exclude-operation-id", "delete_sandbox")
     slow = ("--suppress-health-check", "too_slow")
     asked_for = ("--phases", phases, "--max-examples", examples, *chosen, *slow)
+    if LONG:
+        # While the command is there: what ends it, and starts others, comes afterwards.
+        of_commands = [word for name in OF_COMMANDS for word in ("--include-operation-id", name)]
+        examples_alone = ("--phases", "coverage,examples,fuzzing", "--max-examples", LONG, *slow)
+        ran = generated(server, tmp_path, *of_commands, *examples_alone, configuration=configuration)
+        assert ran.returncode == 0, ran.stdout[-8000:]
     ran = generated(server, tmp_path, *asked_for, configuration=configuration)
     assert ran.returncode == 0, ran.stdout[-8000:]
     log = (server.state_dir / "keeper.log").read_text()

@@ -44,8 +44,9 @@ class KeeperGate(Gate):
 class KeeperApplication:
     """The ASGI application. Setting `stopping` ends every wait with 503."""
 
-    def __init__(self, app: KeeperGate, stopping: Occasion) -> None:
+    def __init__(self, app: KeeperGate, desk: Desk, stopping: Occasion) -> None:
         self._app = app
+        self.desk = desk
         self.stopping = stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,9 +57,11 @@ class KeeperApplication:
 def create_keeper_app(sandboxes: Sandboxes, settings: Settings, presence: Presence) -> KeeperApplication:
     """The application of a keeper."""
     stopping = Occasion()
-    router = routes_of(Desk(sandboxes, settings, BodyBudget(settings.max_body_bytes, shared=True), stopping))
+    desk = Desk(sandboxes, settings, BodyBudget(settings.max_body_bytes, shared=True), stopping)
+    router = routes_of(desk)
     router.add("GET", PRESENCE_PATH, presence)
-    return KeeperApplication(KeeperGate(router, KeyRing({}), HostRule(frozenset(), any_address=False)), stopping)
+    gate = KeeperGate(router, KeyRing({}), HostRule(frozenset(), any_address=False))
+    return KeeperApplication(gate, desk, stopping)
 
 
 def routes_of(desk: Desk) -> Router:

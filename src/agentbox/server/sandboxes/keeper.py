@@ -22,9 +22,9 @@ from agentbox.errors import AgentboxError
 from agentbox.linux.cgroup_leaving import leave_group
 from agentbox.server import logs
 from agentbox.server.listening import GRACE_SECONDS, BoxServer
-from agentbox.server.protocol import protocol_class
 from agentbox.server.sandboxes.application import KeeperApplication, create_keeper_app
 from agentbox.server.sandboxes.collection import Sandboxes
+from agentbox.server.sandboxes.express import ExpressProtocol
 from agentbox.server.sandboxes.keeper_socket import KeeperSocket
 from agentbox.server.sandboxes.keeper_start import OTHER, READY
 from agentbox.server.sandboxes.presence import Presence
@@ -86,9 +86,10 @@ async def _keep(settings: Settings, place: KeeperSocket, says: int) -> None:
 async def _answer(
     app: KeeperApplication, settings: Settings, listener: socket.socket, stop: asyncio.Event, on_ready: object
 ) -> None:
+    limits = {"read_timeout_seconds": settings.request_read_timeout_seconds, "max_connections": _CONNECTIONS}
     config = uvicorn.Config(
         app,
-        http=protocol_class(settings.request_read_timeout_seconds, _CONNECTIONS),
+        http=type("KeeperProtocol", (ExpressProtocol,), {**limits, "desk": app.desk}),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -231,7 +231,8 @@ class KeptCommands:
         """Forget the oldest that are over, where there are too many or too much is kept of them."""
         ended = [kept for kept in self._known.values() if kept.over]
         sizes = {kept.id: _size(kept) for kept in ended}
-        most = KEPT_COMMANDS - (len(self._known) - len(ended))
+        # Beside many that run, those that have just ended are known for a while all the same.
+        most = max(_SPARE_COMMANDS, KEPT_COMMANDS - (len(self._known) - len(ended)))
         self._bytes = sum(sizes.values())
         gone = []
         while ended and (len(ended) > most or self._bytes > KEPT_BYTES):

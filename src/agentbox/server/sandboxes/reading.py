@@ -59,7 +59,11 @@ class Desk:
 
     async def awake(self, request: Request) -> KeptSandbox:
         """As `sandbox`, with a box. Raises Problem (410, 503)."""
-        sandbox = self.sandbox(request)
+        return await self.awaken(request.state.owner, request.path_params["sandbox_id"])
+
+    async def awaken(self, owner: str, sandbox_id: str) -> KeptSandbox:
+        """As `awake`, by name."""
+        sandbox = self.sandboxes.get(owner, sandbox_id)
         await started(sandbox.wake())
         return sandbox
 
@@ -79,6 +83,12 @@ class Desk:
             if len(raw) <= INLINE_BYTES:
                 return parse_body(raw, content_type, model)
             return await asyncio.to_thread(parse_body, raw, content_type, model)
+
+    def parsed(self, owner: str, raw: bytes, content_type: str, model: type[_Model]) -> _Model:
+        """A body that is here, and is small. Raises Problem (413, 415, 422), OverloadedError."""
+        with self._budget.lease(owner) as lease:
+            lease.take(len(raw))
+            return parse_body(raw, content_type, model)
 
     async def supervised(self, request: Request, work: Coroutine[Any, Any, _T]) -> _T:
         """The result of `work`, which ends when nobody waits for it any more."""
@@ -167,9 +177,11 @@ class Query:
             raise fault(name, f"Must be a number of seconds from 0 to {high:g}", value)
         return float(value)
 
-    def choice(self, name: str, choices: Sequence[str]) -> str:
-        """One of some words; the first where nothing is said."""
-        value = self._values.get(name, choices[0])
+    def choice(self, name: str, choices: Sequence[str], default: str | None = None) -> str:
+        """One of some words; where nothing is said `default`, or else the first."""
+        value = self._values.get(name)
+        if value is None:
+            return choices[0] if default is None else default
         if value not in choices:
             raise fault(name, f"Must be one of {', '.join(choices)}", value)
         return value

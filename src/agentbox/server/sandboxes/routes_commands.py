@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,6 +21,7 @@ from agentbox.server.sandboxes.kept_commands import KeptCommand
 from agentbox.server.sandboxes.kinds import MAX_SECONDS, SIGNALS
 from agentbox.server.sandboxes.reading import Desk, Query, json_answer, start_problem
 from agentbox.server.sandboxes.shapes import command_with_output, output_cap
+from agentbox.server.supervised import DISCONNECT, Occasion, supervised
 
 # Of the request's `stdin`; the connection that brought it is not needed for that.
 _FEEDING: set[asyncio.Task[None]] = set()
@@ -32,15 +34,10 @@ def add(router: Router, desk: Desk) -> None:
 
 
 def _add_beginning(router: Router, desk: Desk) -> None:
-    async def execute(request: Request) -> ASGIApp:
+    async def execute_now(request: Request) -> ASGIApp:
         body = await desk.body(request, ExecBody)
         sandbox = await desk.awake(request)
-        kept = await begin(sandbox, body, open_stdin=False)
-        with sandbox.history.answering(kept):
-            # A client that goes away ends its waiting, not the command.
-            await desk.supervised(request, kept.wait_for_answer(body.wait_seconds))
-            cap = output_cap(sandbox, desk.settings.max_output_bytes)
-            return json_answer(command_with_output(kept, cap))
+        return json_answer(await execute(desk, sandbox, body, request.scope["state"][DISCONNECT]))
 
     async def start(request: Request) -> ASGIApp:
         body = await desk.body(request, StartBody)
@@ -58,7 +55,7 @@ def _add_beginning(router: Router, desk: Desk) -> None:
             await desk.supervised(request, kept.wait(seconds))
         return json_answer(kept.body())
 
-    router.add("POST", "/v1/sandboxes/{sandbox_id}/exec", execute)
+    router.add("POST", "/v1/sandboxes/{sandbox_id}/exec", execute_now)
     router.add("POST", "/v1/sandboxes/{sandbox_id}/commands", start)
     router.add("GET", "/v1/sandboxes/{sandbox_id}/commands", list_all)
     router.add("GET", "/v1/sandboxes/{sandbox_id}/commands/{command_id}", get)
@@ -96,6 +93,15 @@ def _add_acting(router: Router, desk: Desk) -> None:
     router.add("POST", f"{base}/kill", kill)
     router.add("POST", f"{base}/signal", signal)
     router.add("POST", f"{base}/resize", resize)
+
+
+async def execute(desk: Desk, sandbox: KeptSandbox, body: ExecBody, gone: Occasion) -> dict[str, Any]:
+    """Run a command and wait for it, unless who asks is `gone`: that ends the waiting, not the command. Raises as
+    `begin`, and ClientGoneError. Whoever calls answers at once."""
+    kept = await begin(sandbox, body, open_stdin=False)
+    with sandbox.history.answering(kept):
+        await supervised(kept.wait_for_answer(body.wait_seconds), gone, desk.stopping)
+        return command_with_output(kept, output_cap(sandbox, desk.settings.max_output_bytes))
 
 
 async def begin(sandbox: KeptSandbox, body: CommandBody, *, open_stdin: bool) -> KeptCommand:

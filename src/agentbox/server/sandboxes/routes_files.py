@@ -146,7 +146,7 @@ def file_errors() -> Any:
 
 def user_of(query: Query) -> str:
     """As whom the files are touched; empty for the sandbox's user."""
-    return query.choice("user", ("", *USERS))
+    return query.choice("user", USERS, "")
 
 
 def entry(info: FileInfo) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class _Wanted:
     @classmethod
     def of(cls, query: Query) -> _Wanted:
         return cls(
-            query.choice("stream", ("", *STREAMS)),
+            query.choice("stream", STREAMS, ""),
             query.whole("offset", 0),
             query.whole("stderr_offset", 0),
             query.whole("limit", DEFAULT_LIMIT_BYTES, 1, MAX_LIMIT_BYTES),
