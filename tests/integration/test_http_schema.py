@@ -29,7 +29,8 @@ pytestmark = pytest.mark.skipif(
 
 
 # Sandboxes have a test of their own.
-OF_COMMANDS = ("list_commands", "get_command", "read_output", "write_stdin", "resize_terminal")
+# Asked in long runs while there is a command for them: one that runs, and one that has ended, for which nobody waits.
+OF_RUNNING, OF_ENDED = ("list_commands", "write_stdin", "resize_terminal"), ("get_command", "read_output")
 RUNS = ("--exclude-path-regex", "^/v1/sandboxes")
 
 
@@ -86,22 +87,29 @@ def test_generated_requests_about_a_sandbox_get_documented_answers(
         sandbox = client.post("/v1/sandboxes", json={"disk_mb": 256}).json()["id"]
         asked = {"command": "echo hi; sleep 3600", "open_stdin": True}
         command = client.post(f"/v1/sandboxes/{sandbox}/commands", json=asked).json()["id"]
-    configuration = tmp_path / "schemathesis.toml"
-    known = f'[parameters]\nsandbox_id = "{sandbox}"\ncommand_id = "{command}"\n'
-    # Tables come after plain settings.
-    configuration.write_text(CONFIGURATION.read_text().replace("\n[[operations]]", f"\n{known}\n[[operations]]", 1))
-    phases, examples = (ALL, LONG) if LONG else ("fuzzing", "2")
-    chosen = ("--include-path-regex", "^/v1/sandboxes", "--exclude-operation-id", "delete_sandbox")
+        ended = client.post(f"/v1/sandboxes/{sandbox}/exec", json={"command": "echo hi"}).json()["id"]
     slow = ("--suppress-health-check", "too_slow")
-    asked_for = ("--phases", phases, "--max-examples", examples, *chosen, *slow)
     if LONG:
-        # While the command is there: what ends it, and starts others, comes afterwards.
-        of_commands = [word for name in OF_COMMANDS for word in ("--include-operation-id", name)]
-        examples_alone = ("--phases", "coverage,examples,fuzzing", "--max-examples", LONG, *slow)
-        ran = generated(server, tmp_path, *of_commands, *examples_alone, configuration=configuration)
-        assert ran.returncode == 0, ran.stdout[-8000:]
-    ran = generated(server, tmp_path, *asked_for, configuration=configuration)
+        # What ends commands, and starts so many others that these are forgotten, comes afterwards.
+        for names, known in ((OF_RUNNING, command), (OF_ENDED, ended)):
+            chosen = [word for name in names for word in ("--include-operation-id", name)]
+            asked_for = ("--phases", "coverage,examples,fuzzing", "--max-examples", LONG, *chosen, *slow)
+            ran = generated(server, tmp_path, *asked_for, configuration=_knowing(tmp_path, sandbox, known))
+            assert ran.returncode == 0, ran.stdout[-8000:]
+    phases, examples = (ALL, LONG) if LONG else ("fuzzing", "2")
+    others = ("--include-path-regex", "^/v1/sandboxes", "--exclude-operation-id", "delete_sandbox")
+    asked_for = ("--phases", phases, "--max-examples", examples, *others, *slow)
+    ran = generated(server, tmp_path, *asked_for, configuration=_knowing(tmp_path, sandbox, ended if LONG else command))
     assert ran.returncode == 0, ran.stdout[-8000:]
     log = (server.state_dir / "keeper.log").read_text()
     assert "Traceback" not in log, log[-8000:]
     assert not any("Traceback" in line for line in server.lines)
+
+
+def _knowing(tmp_path: Path, sandbox: str, command: str) -> Path:
+    """The configuration, with the ids of what there is."""
+    configuration = tmp_path / "schemathesis.toml"
+    known = f'[parameters]\nsandbox_id = "{sandbox}"\ncommand_id = "{command}"\n'
+    # Tables come after plain settings.
+    configuration.write_text(CONFIGURATION.read_text().replace("\n[[operations]]", f"\n{known}\n[[operations]]", 1))
+    return configuration
