@@ -27,7 +27,7 @@ JUDGES_VENV := .venv-judges
 # Seconds for each parser in `make test`; `make fuzz` runs far longer.
 FUZZ_SLICE := 3
 # Emulated, so slow; they touch nothing of this host and run beside the others.
-VM_TESTS := tests/vm tests/conformance/test_self_check_in_a_machine.py
+VM_TESTS := tests/vm
 # Floods, crowds and kills, which take what a machine has; they come when what waits for answers is done.
 HEAVY := tests/adversarial/resource tests/adversarial/survivors tests/adversarial/egress/test_neighbours.py \
 	tests/adversarial/egress/test_floods.py tests/adversarial/run/test_killed_at_random_moments.py \

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""PID 1 of the virtual machine: shows the host's files read-only, runs one program, reports, powers off.
+"""PID 1 of the virtual machine: shows the host's files read-only, runs programs in turn, reports, powers off.
 
 Runs from the initial RAM disk with a handful of standard modules; knows nothing of the project.
 """
@@ -11,6 +11,7 @@ import os
 MS_RDONLY, MS_NOSUID, MS_BIND, MS_MOVE = 1, 2, 4096, 8192
 FINIT_MODULE = {"x86_64": 313, "aarch64": 273}
 LINUX_REBOOT_CMD_POWER_OFF = 0x4321FEDC
+SIGKILL = 9
 NINE_P = "trans=virtio,version=9p2000.L,msize=512000"
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -67,22 +68,33 @@ def raise_loopback():
         fcntl.ioctl(control, 0x8914, struct.pack("16sh14x", b"lo", 0x1 | 0x40))
 
 
-def run(request):
-    """Run the program with its output in the exchange directory; returns its exit code as a shell would."""
+def run(program):
+    """Run a program with its output in the exchange directory; returns its exit code as a shell would."""
     child = os.fork()
     if child == 0:
         os.setsid()
         null = os.open("/dev/null", os.O_RDONLY)
         os.dup2(null, 0)
         for number, name in ((1, "stdout"), (2, "stderr")):
-            os.dup2(os.open(f"/run/exchange/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
-        os.chdir(request["cwd"])
-        os.execve(request["argv"][0], request["argv"], request["env"])
+            path = f"/run/exchange/{program['name']}.{name}"
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
+        os.chdir(program["cwd"])
+        os.execve(program["argv"][0], program["argv"], program["env"])
     while True:
         pid, status = os.wait()
         if pid == child:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
+
+
+def end_what_is_left():
+    """The next program begins with no process but this one."""
+    try:
+        os.kill(-1, SIGKILL)
+        while True:
+            os.wait()
+    except (ProcessLookupError, ChildProcessError):
+        pass
 
 
 def main():
@@ -96,9 +108,11 @@ def main():
         file.write(os.uname().release)
     show_host(request["repository"])
     raise_loopback()
-    code = run(request)
-    with open("/run/exchange/exit_code", "w") as file:
-        file.write(str(code))
+    for program in request["programs"]:
+        code = run(program)
+        with open(f"/run/exchange/{program['name']}.exit_code", "w") as file:
+            file.write(str(code))
+        end_what_is_left()
 
 
 try:

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 if __package__ in (None, ""):
     sys.path.insert(0, str(REPOSITORY))
 
-from tests.vm import initramfs  # noqa: E402
+from tests.vm import initramfs, unpacked  # noqa: E402
 
 MACHINE = platform.machine()
 EMULATOR = f"qemu-system-{MACHINE}"
@@ -107,24 +108,32 @@ def run(script: Path, arguments: tuple[str, ...] = (), *, timeout: float = 300, 
 
     Raises RuntimeError when something is missing on this host.
     """
+    return run_all([(script, arguments)], timeout=timeout, memory_mb=memory_mb)[0]
+
+
+def run_all(
+    scripts: Sequence[tuple[Path, tuple[str, ...]]], *, timeout: float = 300, memory_mb: int = 1024
+) -> list[Result]:
+    """Boot once and run scripts one after the other, as `run` does with one; `timeout` is for all of them."""
     problem = why_not()
     kernel = find_kernel()
     if problem or kernel is None:
         raise RuntimeError(problem)
     disk = _ram_disk(kernel)
+    image = unpacked.image(kernel.image, cache())
     verdict = cache() / "kvm-does-not-boot"
     accelerators = ["tcg"]
     if os.access("/dev/kvm", os.R_OK | os.W_OK) and _text(verdict) != platform.release():
         accelerators.insert(0, "kvm")
     for accelerator in accelerators:
-        result = _boot(kernel, disk, accelerator, _request(script, arguments), timeout, memory_mb)
-        if result is not None:
-            return result
+        results = _boot(image, disk, accelerator, _request(scripts), len(scripts), timeout, memory_mb)
+        if results is not None:
+            return results
         verdict.write_text(platform.release(), encoding="utf-8")
     raise RuntimeError("unreachable: emulation always returns a result")
 
 
-def _request(script: Path, arguments: tuple[str, ...]) -> str:
+def _request(scripts: Sequence[tuple[Path, tuple[str, ...]]]) -> str:
     environment = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": "/tmp",
@@ -133,8 +142,16 @@ def _request(script: Path, arguments: tuple[str, ...]) -> str:
         "PYTHONDONTWRITEBYTECODE": "1",
         "AGENTBOX_TEST_IN_VM": "1",
     }
-    argv = [str(initramfs.PYTHON), str(script.resolve()), *arguments]
-    return json.dumps({"argv": argv, "env": environment, "cwd": "/tmp", "repository": str(REPOSITORY)})
+    programs = [
+        {
+            "name": str(number),
+            "argv": [str(initramfs.PYTHON), str(script.resolve()), *arguments],
+            "env": environment,
+            "cwd": "/tmp",
+        }
+        for number, (script, arguments) in enumerate(scripts)
+    ]
+    return json.dumps({"programs": programs, "repository": str(REPOSITORY)})
 
 
 def _ram_disk(kernel: Kernel) -> Path:
@@ -149,13 +166,15 @@ def _ram_disk(kernel: Kernel) -> Path:
     return disk
 
 
-def _boot(kernel: Kernel, disk: Path, accelerator: str, request: str, timeout: float, memory_mb: int) -> Result | None:
+def _boot(
+    image: Path, disk: Path, accelerator: str, request: str, count: int, timeout: float, memory_mb: int
+) -> list[Result] | None:
     """Run the machine once; None when hardware virtualisation never got to the first program."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="agentbox-vm-") as directory:
         exchange = Path(directory)
         (exchange / "request.json").write_text(request, encoding="utf-8")
-        command = _command(kernel, disk, accelerator, exchange, memory_mb)
+        command = _command(image, disk, accelerator, exchange, memory_mb)
         with (
             (exchange / "emulator").open("wb") as talk,
             subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=talk, stderr=talk) as machine,
@@ -165,20 +184,22 @@ def _boot(kernel: Kernel, disk: Path, accelerator: str, request: str, timeout: f
         booted = (exchange / "booted").exists()
         if accelerator == "kvm" and not booted:
             return None
-        code = _text(exchange / "exit_code")
         console = (
             _text(exchange / "emulator")
             + _text(exchange / "console")
             + (f"\nvm: stopped after {timeout} s" if gave_up else "")
         )
-        return Result(
-            exit_code=int(code) if code else None,
-            stdout=_text(exchange / "stdout"),
-            stderr=_text(exchange / "stderr"),
-            console=console,
-            seconds=time.monotonic() - started,
-            accelerator=accelerator,
-        )
+        return [
+            Result(
+                exit_code=int(code) if (code := _text(exchange / f"{number}.exit_code")) else None,
+                stdout=_text(exchange / f"{number}.stdout"),
+                stderr=_text(exchange / f"{number}.stderr"),
+                console=console,
+                seconds=time.monotonic() - started,
+                accelerator=accelerator,
+            )
+            for number in range(count)
+        ]
 
 
 def _wait(machine: subprocess.Popen[bytes], exchange: Path, accelerator: str, started: float, timeout: float) -> bool:
@@ -195,7 +216,7 @@ def _wait(machine: subprocess.Popen[bytes], exchange: Path, accelerator: str, st
     return False
 
 
-def _command(kernel: Kernel, disk: Path, accelerator: str, exchange: Path, memory_mb: int) -> list[str]:
+def _command(image: Path, disk: Path, accelerator: str, exchange: Path, memory_mb: int) -> list[str]:
     share = "local,security_model=none,multidevs=remap"
     cpu = "host" if accelerator == "kvm" else "max"
     multi = ["-accel", "kvm"] if accelerator == "kvm" else ["-accel", "tcg,thread=multi"]
@@ -203,7 +224,7 @@ def _command(kernel: Kernel, disk: Path, accelerator: str, exchange: Path, memor
     return [
         *(EMULATOR, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", *board, *multi),
         *("-cpu", cpu, "-smp", "2", "-m", str(memory_mb)),
-        *("-kernel", str(kernel.image), "-initrd", str(disk)),
+        *("-kernel", str(image), "-initrd", str(disk)),
         *("-append", f"console={CONSOLE} panic=-1 loglevel=4 mitigations=off rdinit=/init"),
         *("-serial", f"file:{exchange / 'console'}"),
         *("-fsdev", f"{share},id=host,path=/,readonly=on", "-device", "virtio-9p-pci,fsdev=host,mount_tag=host"),

@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.vm import run as machine
+from tests.vm.run import Result
 
-SCRIPT = Path(__file__).with_name("cgroups_v2.py")
 SITUATIONS = {
     "as_root": "/sys/fs/cgroup",
     "as_user_with_a_delegated_group": "/sys/fs/cgroup/delegated",
@@ -26,12 +23,8 @@ NOTES = ("base", "cost")
 
 
 @pytest.fixture(scope="module")
-def report() -> dict[str, dict[str, str]]:
-    missing = machine.why_not()
-    if missing:
-        pytest.skip(missing)
-    result = machine.run(SCRIPT, timeout=600)
-    print(f"{result.accelerator}, {result.seconds:.0f} s", file=sys.stderr)
+def report(results: dict[str, Result]) -> dict[str, dict[str, str]]:
+    result = results["cgroups_v2"]
     assert result.exit_code == 0, result.stderr + result.console
     return dict(json.loads(result.stdout))
 
@@ -45,11 +38,8 @@ def test_version_2_holds_its_claims(situation: str, report: dict[str, dict[str, 
     assert answers.get("base") == SITUATIONS[situation]
 
 
-def test_a_failing_script_gives_its_exit_code_and_both_outputs() -> None:
-    missing = machine.why_not()
-    if missing:
-        pytest.skip(missing)
-    result = machine.run(Path(__file__).with_name("posture.py"), ("3",))
+def test_a_failing_script_gives_its_exit_code_and_both_outputs(results: dict[str, Result]) -> None:
+    result = results["posture"]
     assert result.exit_code == 3, result.stderr + result.console
     assert json.loads(result.stdout) == {"uid": 0, "landlock": True, "seccomp": True, "user_namespaces": True, "v1": []}
     assert result.stderr == "posture: leaving\n"

@@ -4,26 +4,21 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conformance.test_self_check import JAIL_CHECKS
-from tests.vm import run as machine
+from tests.vm.run import Result
 
-SCRIPT = Path(__file__).with_name("machine_script.py")
 SITUATIONS = ("as_root", "as_user_with_a_delegated_group")
 
 Reports = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def reports() -> Reports:
-    missing = machine.why_not()
-    if missing:
-        pytest.skip(missing)
-    result = machine.run(SCRIPT, timeout=500)
+def reports(results: dict[str, Result]) -> Reports:
+    result = results["self_check"]
     assert result.exit_code == 0, result.stderr + result.console
     return dict(json.loads(result.stdout))
 

@@ -43,7 +43,7 @@ def as_root() -> None:
 
 def as_user_with_a_delegated_group() -> None:
     (ROOT / "cgroup.subtree_control").write_text(CONTROLLERS)
-    group = ROOT / "delegated"
+    group = ROOT / "lent"
     group.mkdir()
     for name in (".", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"):
         os.chown(group / name, USER, USER)
