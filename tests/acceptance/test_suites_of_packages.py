@@ -79,7 +79,7 @@ def fetched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cache = Path(tempfile.gettempdir(), f"agentbox-test-sources-{os.getuid()}")
     cache.mkdir(mode=0o700, exist_ok=True)
     python = place / "venv" / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", str(place / "venv")], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place / "venv")], check=True)
     for suite in SUITES:
         archive = cache / f"{suite.directory}.tar.gz"
         if not archive.exists():
@@ -87,13 +87,13 @@ def fetched(tmp_path_factory: pytest.TempPathFactory) -> Path:
             _pip(python, "download", *options, f"{suite.package}=={suite.version}")
         with tarfile.open(archive) as packed:
             packed.extractall(place, filter="data")
-    _pip(python, "install", "pytest", "more-itertools", *(str(place / suite.directory) for suite in SUITES))
+    _pip(python, "install", "pytest", "more-itertools", *(f"{suite.package}=={suite.version}" for suite in SUITES))
     return place
 
 
 def _pip(python: Path, *words: str) -> None:
     done = subprocess.run(
-        [str(python), "-m", "pip", *words],
+        [sys.executable, "-m", "pip", "--python", str(python), *words],
         capture_output=True,
         text=True,
         timeout=_FETCH_SECONDS,
