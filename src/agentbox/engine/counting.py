@@ -105,13 +105,21 @@ class Counting:
                 cap.grant(str(identity), granted, holder)
         return granted, ""
 
+    @property
+    def looks(self) -> bool:
+        """Whether it may be looking at files, so that `close` has to wait for that."""
+        return bool(self._caps)
+
+    def close_now(self) -> None:
+        """See `close`; of what does not look at files."""
+        self._files.close()
+
     async def close(self) -> None:
         """Let go of the files. May be called twice."""
-        if self._caps:
+        if self.looks:
             await asyncio.to_thread(self._files.close)
         else:
-            # It looked at nothing.
-            self._files.close()
+            self.close_now()
 
     def release(self, holder: int) -> None:
         """A connection has ended: from now on its files count with what they really have."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import time
 
@@ -42,38 +43,63 @@ class GuardChannel:
     def __init__(self, opened: Callable[[int, int], Conversation]) -> None:
         self._opened = opened
         self._connections: set[asyncio.Task[None]] = set()
-        self._accepting: asyncio.Task[None] | None = None
+        self._listener: socket.socket | None = None
+        # A descriptor of our own: the box may close its listener before this is told.
+        self._bell = -1
         self._next_holder = 0
 
     def listen(self, listener: socket.socket) -> None:
         """Serve the guards that connect."""
         listener.setblocking(False)
-        self._accepting = asyncio.create_task(self._accept(listener))
+        self._listener = listener
+        self._bell = os.dup(listener.fileno())
+        asyncio.get_running_loop().add_reader(self._bell, self._accept)
+
+    def is_idle(self) -> bool:
+        """Whether there is no guard's connection, and none waits to be taken."""
+        while self._accept():
+            pass
+        return not self._connections
+
+    def stop(self) -> None:
+        """See `finish`; while it is idle."""
+        self._listener = None
+        if self._bell >= 0:
+            asyncio.get_running_loop().remove_reader(self._bell)
+            os.close(self._bell)
+            self._bell = -1
 
     async def finish(self) -> None:
         """Read what is still in the sockets, when nothing in the box is alive."""
-        if self._accepting is not None:
-            self._accepting.cancel()
+        idle = self.is_idle()
+        self.stop()
+        if idle:
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_SECONDS):
                 await asyncio.gather(*self._connections, return_exceptions=True)
         for connection in self._connections:
             connection.cancel()
 
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _ = await loop.sock_accept(listener)
-            except OSError:
-                return
-            if len(self._connections) >= _MAX_CONNECTIONS:
-                # A guard that cannot record refuses its effect.
-                connection.close()
-                continue
-            serving = asyncio.create_task(self._serve(connection))
-            self._connections.add(serving)
-            serving.add_done_callback(self._connections.discard)
+    def _accept(self) -> bool:
+        """Take a connection that waits; whether there was one."""
+        if self._listener is None:
+            return False
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return False
+        except OSError:
+            self.stop()
+            return False
+        if len(self._connections) >= _MAX_CONNECTIONS:
+            # A guard that cannot record refuses its effect.
+            connection.close()
+            return True
+        serving = asyncio.create_task(self._serve(connection))
+        self._connections.add(serving)
+        serving.add_done_callback(self._connections.discard)
+        return True
 
     async def _serve(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()

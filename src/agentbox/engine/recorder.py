@@ -152,6 +152,32 @@ class Recorder:
         """Record something that the runner itself did or saw."""
         self._append(kind, op, args, "supervisor", None, result=result)
 
+    @property
+    def waits_for_nothing(self) -> bool:
+        """Whether nothing is left to be read or looked at, so that `finish_now` may be called in place of `finish`."""
+        counting = self._counting
+        return (
+            self._channel.is_idle()
+            and (counting is None or not counting.looks)
+            and self.touched is None
+            and not self._writer.waits_for_disk
+        )
+
+    def finish_now(
+        self, returncode: int, details: dict[str, Any], sealed: Callable[[], None] = lambda: None
+    ) -> Head | None:
+        """See `finish`."""
+        self._ticking.cancel()
+        self._channel.stop()
+        if self._counting is not None:
+            self._counting.close_now()
+        self._repeats.flush()
+        try:
+            return self._seal(returncode, details, sealed)
+        except TraceError as error:
+            self._failed(error)
+            return None
+
     async def finish(
         self, returncode: int, details: dict[str, Any], sealed: Callable[[], None] = lambda: None
     ) -> Head | None:
@@ -166,22 +192,24 @@ class Recorder:
             details["files"] = "all" if self.touched.complete else "some"
         self._repeats.flush()
 
-        def seal() -> Head | None:
-            try:
-                if self._writer.failed:
-                    self._writer.close()
-                    return None
-                # A trace that grew too long ended the run, but has room for its end.
-                self._writer.append("meta", RUN_END, {"returncode": returncode, **details})
-                return self._writer.seal()
-            finally:
-                sealed()
-
         try:
-            return await asyncio.to_thread(seal) if self._writer.waits_for_disk else seal()
+            if self._writer.waits_for_disk:
+                return await asyncio.to_thread(self._seal, returncode, details, sealed)
+            return self._seal(returncode, details, sealed)
         except TraceError as error:
             self._failed(error)
             return None
+
+    def _seal(self, returncode: int, details: dict[str, Any], sealed: Callable[[], None]) -> Head | None:
+        try:
+            if self._writer.failed:
+                self._writer.close()
+                return None
+            # A trace that grew too long ended the run, but has room for its end.
+            self._writer.append("meta", RUN_END, {"returncode": returncode, **details})
+            return self._writer.seal()
+        finally:
+            sealed()
 
     def _written(self, path: str, before: Any, after: Any, asked: bool) -> None:
         args = {"path": path, "before": before, "after": after, **({} if asked else {"found": True})}

@@ -16,6 +16,7 @@ from agentbox.engine import refused_sockets
 from agentbox.engine.keeping import blobs_of
 from agentbox.engine.recorder import Recorder
 from agentbox.engine.trace_store import TraceStore
+from agentbox.engine.unhurried import Unhurried
 from agentbox.engine.way_out import denial_of
 from agentbox.errors import NotFoundError, TraceError
 from agentbox.models import Denial, Layer, Limits, RunRequest, TraceHead
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from agentbox.policy.document import AnyPolicy
     from agentbox.policy.questions import Question
     from agentbox.replay.recording import Recording
+    from agentbox.trace.writer import Head
 
 MAX_SHOWN_DENIALS = 100
 MAX_SHOWN_CHARACTERS = 4096
@@ -52,9 +54,10 @@ class RunTraces:
 
     def __init__(self, store: TraceStore, key: SigningKey, ledger: Path, max_bytes: int) -> None:
         self._sync = DiskSync()
+        self._unhurried = Unhurried(self._sync.take)
         self._store = store
         self._key = key
-        self._ledger = Ledger(ledger, force=self._sync.take)
+        self._ledger = Ledger(ledger, force=self._unhurried.take)
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._removed: set[str] = set()
@@ -65,11 +68,13 @@ class RunTraces:
 
     def close(self) -> None:
         """Wait until everything is on disk."""
+        self._unhurried.close()
         self._sync.close()
 
-    def keep(self, owner: str, run_id: str) -> None:
-        """Offer the trace of a run that has ended; the ledger forgets those that made room, many at once."""
-        removed = self._store.keep(owner, run_id)
+    def keep(self, owner: str, run_id: str, size: int | None = None) -> None:
+        """Offer the trace of a run that has ended; the ledger forgets those that made room, many at once. `size` is in
+        bytes, of a trace with nothing beside it."""
+        removed = self._store.keep(owner, run_id, size)
         with self._lock:
             self._removed.update(removed)
             forgotten = self._removed if len(self._removed) >= FORGET_TOGETHER else set()
@@ -150,7 +155,7 @@ class RunTraces:
             self._ledger,
             max_bytes=self._max_bytes,
             force_checkpoints=False,
-            force=self._sync.take,
+            force=self._unhurried.take,
         )
 
 
@@ -232,16 +237,40 @@ class RunTrace:
         if self._recorder.failure is not None:
             raise self._recorder.failure
 
+    @property
+    def ended(self) -> bool:
+        """Whether its end was written, or that was tried."""
+        return self._ended
+
+    @property
+    def waits_for_nothing(self) -> bool:
+        """Whether `end_now` may be called in place of `end`."""
+        return self._ended or (self.recording is None and self._recorder.waits_for_nothing)
+
+    def end_now(self, exit_code: int, details: Mapping[str, Any]) -> TraceHead:
+        """See `end`."""
+        if self._ended:
+            return self._head()
+        self._ended = True
+        return self._sealed(self._recorder.finish_now(exit_code, dict(details), self._keep))
+
     async def end(self, exit_code: int, details: Mapping[str, Any]) -> TraceHead:
         """Write the end and seal. Raises TraceError. May be called again: then nothing is done."""
         if self._ended:
-            return TraceHead(self._writer.head.count, self._writer.head.sha)
+            return self._head()
         self._ended = True
         if self.recording is not None:
             self._traces.keep_request(self._request, self._writer.run.id)
-        head = await self._recorder.finish(
-            exit_code, dict(details), lambda: self._traces.keep(self._request.owner, self._writer.run.id)
-        )
+        return self._sealed(await self._recorder.finish(exit_code, dict(details), self._keep))
+
+    def _head(self) -> TraceHead:
+        return TraceHead(self._writer.head.count, self._writer.head.sha)
+
+    def _keep(self) -> None:
+        beside = self.recording is not None
+        self._traces.keep(self._request.owner, self._writer.run.id, None if beside else self._writer.written_bytes)
+
+    def _sealed(self, head: Head | None) -> TraceHead:
         if head is None:
             assert self._recorder.failure is not None
             raise self._recorder.failure

@@ -201,7 +201,9 @@ class Runner:
         """The guard's directory for the Python of the boxes, and where they show it. Raises ConfinementError."""
         found = self._python()
         directory = await self._in_thread(self._guards.directory, found.path if found is not None else None)
-        return GuardFiles(str(directory), GUARD_DIR, CHANNEL, POLICY, policy_file(parse(_SAMPLE, root=WORKSPACE)))
+        sample = policy_file(parse(_SAMPLE, root=WORKSPACE))
+        variables = _guarded(Program(DEFAULT_OWNER, (), {}))
+        return GuardFiles(str(directory), GUARD_DIR, CHANNEL, POLICY, sample, variables)
 
     def _ordinary(self, language: str) -> tuple[Confinement, Program] | None:
         """What a run in that language is under when its request says nothing; None without an interpreter."""

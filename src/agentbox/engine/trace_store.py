@@ -48,21 +48,25 @@ class TraceStore:
 
     def new(self, owner: str, run_id: str) -> Path:
         """Where the trace of a new run goes. Raises TraceError."""
-        directory = self._directory / owner_directory(owner)
+        directory = f"{self._directory}/{owner_directory(owner)}"
         try:
-            directory.mkdir(mode=0o700, exist_ok=True)
+            os.mkdir(directory, 0o700)
+        except FileExistsError:
+            pass
         except OSError as error:
             raise TraceError(f"{directory}: cannot be made: {error.strerror}", hint="free disk space") from error
-        return directory / f"{run_id}{_SUFFIX}"
+        return Path(f"{directory}/{run_id}{_SUFFIX}")
 
-    def keep(self, owner: str, run_id: str) -> list[str]:
-        """Offer the trace of a run that has ended, and remove the oldest of its caller where there are too many.
+    def keep(self, owner: str, run_id: str, size: int | None = None) -> list[str]:
+        """Offer the trace of a run that has ended, and remove the oldest of its caller where there are too many. `size`
+        is its bytes, where that is known and nothing lies beside it.
 
         Returns the runs whose traces were removed.
         """
         name = owner_directory(owner)
         try:
-            size = self._path(name, run_id).stat().st_size + self._size_beside(name, run_id)
+            if size is None:
+                size = self._path(name, run_id).stat().st_size + self._size_beside(name, run_id)
         except OSError:
             return []
         with self._lock:

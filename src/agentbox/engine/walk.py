@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import secrets
@@ -123,7 +122,6 @@ class Walk:
         self._program: Program | None = None
         self._way_out: WayOut | None = None
         self._trace: RunTrace | None = None
-        self._beginning: asyncio.Task[None] | None = None
         self._recording = (
             RunRecording(traces.blobs(decided.request.owner, self._run_id)) if decided.request.record else None
         )
@@ -137,8 +135,7 @@ class Walk:
         exit_code = 128 + signal.SIGKILL
         try:
             if self._decided.traced:
-                # While the box is built, which may be waiting already.
-                self._beginning = self._begin_trace()
+                self._trace = self._begin_trace()
             box = await self._build()
             ending = await self._supervise(box, on_output)
             details, exit_code = _facts(ending), ending.exit_code
@@ -152,8 +149,7 @@ class Walk:
                 raise
             oom_killed, usage = box.oom_killed(), box.usage()
             details |= {"oom_killed": oom_killed, "snapshot_id": self._snapshot_id, "usage": asdict(usage)}
-            head = await to_its_end(self._trace.end(exit_code, details)) if self._trace else None
-            return self._result(ending, head, oom_killed, usage)
+            return self._result(ending, await self._end_trace(exit_code, details), oom_killed, usage)
         except BaseException as error:
             details["error"] = error.code if isinstance(error, AgentboxError) else type(error).__name__
             raise
@@ -161,33 +157,22 @@ class Walk:
             if not self._let_go():
                 await to_its_end(self._teardown(exit_code, details))
 
-    def _begin_trace(self) -> asyncio.Task[None]:
-        """Have a thread open the trace, from now on."""
+    def _begin_trace(self) -> RunTrace:
+        """The trace, with its first record. A thread would cost more than what is written. Raises TraceError."""
         decided = self._decided
         policy = decided.policy.policy if decided.policy else None
-        submitted = self._threads.submit(
-            self._traces.begin,
-            self._run_id,
-            decided.request,
-            policy,
-            decided.limits,
-            decided.backend.name,
-            self._recording,
+        writer = self._traces.begin(
+            self._run_id, decided.request, policy, decided.limits, decided.backend.name, self._recording
         )
+        return RunTrace(self._traces, writer, decided.request, policy, self._recording)
 
-        async def opened() -> None:
-            self._trace = RunTrace(
-                self._traces, await asyncio.wrap_future(submitted), decided.request, policy, self._recording
-            )
-
-        return asyncio.create_task(opened())
-
-    async def _begun_trace(self) -> RunTrace | None:
-        """The trace, when it has begun; None for a run that has none. Raises TraceError."""
-        if self._beginning is not None:
-            # To its end also when this run is being cancelled: the writer that it opens must be closed again.
-            await to_its_end(self._beginning)
-        return self._trace
+    async def _end_trace(self, exit_code: int, details: dict[str, Any]) -> TraceHead | None:
+        """The end of a sealed trace; None for a run that has none. Raises TraceError."""
+        if self._trace is None:
+            return None
+        if self._trace.waits_for_nothing:
+            return self._trace.end_now(exit_code, details)
+        return await to_its_end(self._trace.end(exit_code, details))
 
     def _seen(self, report: dict[str, Any]) -> None:
         """What the exec judge reports, which it does not before a program runs."""
@@ -220,7 +205,7 @@ class Walk:
         tree = self._tree(box)
         if not self._entrusted(box):
             await self._fill(tree)
-        trace = await self._begun_trace()
+        trace = self._trace
         if trace is not None:
             trace.on_failure = box.kill
         if policy is not None:
@@ -278,7 +263,7 @@ class Walk:
         rules = self._decided.network.rules
         if rules is None or not self._decided.backend.isolated:
             return None
-        trace = await self._begun_trace()
+        trace = self._trace
         if trace is None:
             return None
         # Sockets in a file system are made when a box is built, so one that waits has none.
@@ -434,14 +419,13 @@ class Walk:
 
     def _let_go(self) -> bool:
         """Whether there is nothing to tear down but a box that needs no waiting for."""
-        if self._beginning is not None or self._way_out is not None or self._directory is not None:
+        if self._way_out is not None or self._directory is not None:
+            return False
+        if self._trace is not None and not self._trace.ended:
             return False
         return self._box is None or self._box.let_go()
 
     async def _teardown(self, exit_code: int, details: dict[str, Any]) -> None:
-        # Whatever went wrong there was raised before, or the run ends for another reason.
-        with contextlib.suppress(Exception):
-            await self._begun_trace()
         try:
             # Before the box, whose listeners it serves.
             if self._way_out is not None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _LIBRARY = "/work/zygote.so"
 _WANTED = "/work/modules"
-# Where boxes have a guard: a file that names its directory, with a policy for its rehearsal.
+# Where boxes have a guard: a file that names its directory, with variables and a policy for its rehearsal.
 _GUARDED = "/work/guard"
 # In the interpreter's own copy of its builtins these are not: it makes them, and `site` does, when it is ready.
 _LATE_BUILTINS = ("open", "quit", "exit", "copyright", "credits", "license", "help")
@@ -38,8 +38,8 @@ _SEEDS = (("numpy.random", "seed"), ("torch", "seed"))
 
 # What arms the guard, until it is armed.
 _guard: "list[Any]" = []
-# A policy to try it with.
-_sample: "list[str]" = []
+# What it is tried with: the variables of a run, and a policy for where no better one is expected.
+_sample: "list[Any]" = []
 
 
 def _prepare(words: "bytes | None", arguments: int, variables: int) -> None:
@@ -51,7 +51,8 @@ def _prepare(words: "bytes | None", arguments: int, variables: int) -> None:
     parts = words.split(b"\0")
     for part in parts[arguments : arguments + variables]:
         key, _, value = part.partition(b"=")
-        os.environb[key] = value
+        if os.environb.get(key) != value:
+            os.environb[key] = value
     more = [os.fsdecode(part) for part in parts[:arguments]]
     sys.argv[1:] = more
     if hasattr(sys, "orig_argv"):
@@ -78,6 +79,9 @@ def _prepare(words: "bytes | None", arguments: int, variables: int) -> None:
         # contextlib would be one more module in every box.
         except OSError:
             pass
+        # What the guard is made of is not looked through at the program's end. Its names are: they are new.
+        gc.freeze()
+        _new_main()
 
 
 def _new_main() -> None:
@@ -138,9 +142,14 @@ def _plain() -> "list[type]":
 
 
 def _rehearse_guard() -> None:
-    """In a child that waits: touch what arming will touch."""
+    """In a child that waits: do what arming will do, for the policy that its owner expects, if any."""
+    variables, policy = _sample
+    # Every run here has them.
+    os.environ.update(variables)
+    with open(variables["AGENTBOX_POLICY"], encoding="utf-8") as file:
+        policy = file.read() or policy
     for _, (_, rehearse) in _guard:
-        rehearse(_sample[0])
+        rehearse(policy, variables)
     # What it leaves is not for a program to find.
     gc.collect()
 
@@ -175,8 +184,9 @@ def _main() -> None:
                 os.write(2, f"AGENTBOX_POOL_MODULES: {name}: {type(error).__name__}: {error}\n".encode())
     if os.path.exists(_GUARDED):
         with open(_GUARDED, encoding="utf-8") as file:
-            directory, _, sample = file.read().partition("\n")
-        _sample.append(sample)
+            text, _, policy = file.read().partition("\n\n")
+        directory, *variables = text.split("\n")
+        _sample[:] = dict(line.split("=", 1) for line in variables), policy
         _load_guard(directory)
     sys.path_importer_cache.pop("/work", None)
     sys.modules.pop("__main__", None)

@@ -92,6 +92,8 @@ class Cgroup:
         self._ownership = ownership
         self._box_id = box_id
         self._limits = limits
+        # Whether those are what the kernel has: not after a change that it refused a part of.
+        self._certain = True
         self._made: list[Hierarchy] = []
         self._fds: list[int] = []
         self._stat_fd = -1
@@ -196,14 +198,16 @@ class Cgroup:
         """
         if limits == self._limits:
             return
-        self._apply(limits, raised=limits.memory_bytes > self._limits.memory_bytes)
+        self._certain = False
+        self._apply(limits, raised=limits.memory_bytes > self._limits.memory_bytes, before=self._limits)
         self._limits = limits
+        self._certain = True
 
     def begin_anew(self) -> bool:
         """Make these the groups of another box, with counters that begin anew, when everything in them is gone.
         False where this kernel cannot: then `destroy`. Never raises."""
         try:
-            if self._final is not None or not self._reset():
+            if self._final is not None or not self._certain or not self._reset():
                 return False
         except OSError:
             return False
@@ -276,9 +280,12 @@ class Cgroup:
             self.destroy()
             raise
 
-    def _apply(self, limits: CgroupLimits, *, raised: bool) -> None:
+    def _apply(self, limits: CgroupLimits, *, raised: bool, before: CgroupLimits | None = None) -> None:
+        """Put limits in force; of those that are `before`, only the hierarchies whose limits differ are written."""
         memory_bytes = limits.memory_bytes // _PAGE * _PAGE
         for hierarchy in self._ownership.hierarchies:
+            if before is not None and _held_in(hierarchy, before) == _held_in(hierarchy, limits):
+                continue
             plan = self._ownership.dialect.settings(
                 hierarchy.place, memory_bytes, limits.pids, limits.cpus, raised=raised
             )
@@ -365,6 +372,12 @@ class Cgroup:
             if fd >= 0:
                 with contextlib.suppress(OSError):
                     os.close(fd)
+
+
+def _held_in(hierarchy: Hierarchy, limits: CgroupLimits) -> tuple[float, ...]:
+    """Those of the limits that a hierarchy holds."""
+    held = {"memory": limits.memory_bytes, "pids": limits.pids, "cpu": limits.cpus}
+    return tuple(value for controller, value in held.items() if controller in hierarchy.place.controllers)
 
 
 def _value_of(stat: bytes, key: bytes) -> int | None:

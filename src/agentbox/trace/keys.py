@@ -92,7 +92,11 @@ class SigningKey:
     @property
     def public(self) -> PublicKey:
         """The public half."""
-        return PublicKey(self.stated_public or self._private.public_key().public_bytes_raw())
+        public: PublicKey | None = self.__dict__.get("public_half")
+        if public is None:
+            public = PublicKey(self.stated_public or self._private.public_key().public_bytes_raw())
+            self.__dict__["public_half"] = public
+        return public
 
     def prepare(self) -> None:
         """Load what signing needs; call it on a thread while a run is going on. Raises TraceKeyError."""

@@ -62,6 +62,8 @@ class Ledger:
                     line = b"\n" + line
                 _write_all(descriptor, line)
                 if durable and self._force is not None:
+                    # The lock is the open file's: nobody shall wait for the disk because of the copy.
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
                     self._force(os.dup(descriptor))
         except OSError as error:
             raise TraceError(

@@ -50,6 +50,23 @@ class Told:
 Run = Callable[[Watched], Told]
 
 
+# What of a program ends by itself is seen.
+_LEAVES = (
+    "import atexit\n"
+    "class Left:\n"
+    "    def __del__(self): print('left', self.name, flush=True)\n"
+    "one, two = Left(), Left()\n"
+    "one.name, two.name = 'one', 'two'\n"
+    "two.itself = two\n"
+    "def held(): return one\n"
+    "atexit.register(print, 'exit')\n"
+    "try: print(open('in/secret').read())\n"
+    "except OSError as error: print(type(error).__name__)\n"
+    "try: open('out/x', 'w').write('x')\n"
+    "except OSError as error: print(type(error).__name__)\n"
+)
+
+
 def runner_of(client: httpx.Client) -> Run:
     """A function that runs a case on that server."""
 
@@ -125,6 +142,22 @@ def test_a_watched_run_is_the_same_warm_and_cold(name: str, watched_warm: Run, w
     assert found.start in WARM
     assert compared_result(found) == compared_result(expected)
     assert compared_trace(found) == compared_trace(expected)
+
+
+@pytest.mark.parametrize(
+    "policies", [("read: ./in\nwrite: ./out\n",), ("read: ./in\n", "deny: read ./in/secret\nread: ./in\n")]
+)
+def test_a_guard_that_expects_a_policy_holds_the_one_that_comes(
+    policies: tuple[str, ...], watched_warm: Run, watched_cold: Run
+) -> None:
+    cases = [Watched(_LEAVES, policy, {"files": {"in/secret": "S"}}) for policy in policies]
+    expected = [watched_cold(case) for case in cases]
+    # As many as make every box that waits one that was made after the first.
+    for _ in range(6):
+        for case, told in zip(cases, expected, strict=True):
+            found = watched_warm(case)
+            assert compared_result(found) == compared_result(told)
+            assert compared_trace(found) == compared_trace(told)
 
 
 def test_a_denial_points_at_its_record(watched_warm: Run) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -95,3 +96,16 @@ def test_nothing_that_is_noted_while_another_forgets_is_lost(tmp_path: Path) -> 
         for one in noting:
             one.result()
     assert len(path.read_text(encoding="utf-8").splitlines()) == 200
+
+
+def test_a_file_that_is_yet_to_be_forced_to_disk_holds_nobody_up(tmp_path: Path) -> None:
+    waiting: list[int] = []
+    ledger = Ledger(tmp_path / "ledger.jsonl", force=waiting.append)
+    for count in (1, 2, 3):
+        ledger.note(Standing("run", count, "ab" * 32, sealed=True), durable=True)
+    for descriptor in waiting:
+        os.close(descriptor)
+    found = ledger.find("run")
+    assert found is not None
+    assert found.count == 3
+    assert len(waiting) == 3

@@ -62,11 +62,19 @@ class ArmingError(Exception):
     """The guard cannot arm; the message says why."""
 
 
-def arm(directory: str, doors: Any, code: Any, door: Any) -> None:
+def arm(directory: str, doors: Any, code: Any, door: Any, ready: Any) -> None:
     """Arm this interpreter. `directory` is the guard's own, `doors` the module of that name, `code` what `code_of`
-    gave; `door` loads a further module of what a program can touch. Raises ArmingError."""
+    gave; `door` loads a further module of what a program can touch. `ready` is what `rehearse` gave, empty where it was
+    not called. Raises ArmingError."""
     given = _environment()
-    handlers, capped, forked, freeze = _parts(given, _tables(given, directory), _channel_path(given), doors, code)
+    text, channel_path = _text(given), _channel_path(given)
+    before = ready.pop() if ready else None
+    if before is not None and before[0] == (_heeded(given), text):
+        parts = before[1]
+    else:
+        parts = _parts(given, Answers(_tables(text, given, directory)), channel_path, doors, code)
+    del before
+    handlers, capped, forked, freeze = parts
     doors.lies_at(directory)
     doors.install(capped, tuple(WRITING) if capped else ())
     if freeze is None:
@@ -77,21 +85,28 @@ def arm(directory: str, doors: Any, code: Any, door: Any) -> None:
         freeze(door, forked)
 
 
-def rehearse(doors: Any, code: Any, policy: str) -> None:
+def rehearse(doors: Any, code: Any, policy: str, variables: Any) -> Any:
     """Do what arming does under that policy, and arm nothing: the memory that it touches is this process's own then,
-    and need not be copied when a run waits."""
-    private = "/tmp:/dev/shm"  # noqa: S108 - as boxes have it
-    given = {"AGENTBOX_WALL": "jail", "AGENTBOX_PRIVATE": private, "AGENTBOX_ENTRY": f"{_WORKSPACE}/main.py"}
-    _parts({**given, **_environment()}, scan(policy, 0)[0], "/", doors, code)
+    and need not be copied when a run waits. What it gives is the armed parts themselves, for a run with that very
+    policy; `variables` are what such a run finds in its environment besides this one."""
+    given = {**_environment(), **variables}
+    answers = Answers(scan(policy, 0)[0])
+    parts = _parts(given, answers, given.get("AGENTBOX_CHANNEL", "/"), doors, code)
+    # Files that are to be read once are looked at when they are there.
+    return [] if answers.has_once else [((_heeded(given), policy), parts)]
 
 
-def _parts(given: dict[str, str], tables: Any, channel_path: str, doors: Any, code: Any) -> Any:
+def _heeded(given: dict[str, str]) -> Any:
+    """What of an environment arming goes by."""
+    return [given.get(name) for name in (*_INHERITED, "AGENTBOX_SEED", "AGENTBOX_CLOCKS")]
+
+
+def _parts(given: dict[str, str], answers: Answers, channel_path: str, doors: Any, code: Any) -> Any:
     """The handlers of the hook, whether the policy has caps, what a forked child does first, and what makes a run one
     that can be replayed, None for one that cannot."""
     enforce = _one_of(given, "AGENTBOX_ENFORCE", {"1": True, "0": False}, "1")
     strict = _one_of(given, "AGENTBOX_WALL", {"jail": False, "none": True}, "none")
     replay = _one_of(given, "AGENTBOX_MODE", {"record": False, "replay": True}, "record")
-    answers = Answers(tables)
     channel = Channel(channel_path)
     lanes = Lanes(not strict, _HASH)
     recorded = bool(given.get("AGENTBOX_SEED"))
@@ -182,8 +197,8 @@ def _channel_path(given: dict[str, str]) -> str:
     return path
 
 
-def _tables(given: dict[str, str], directory: str) -> Any:
-    """The tables of the policy that the runner wrote."""
+def _text(given: dict[str, str]) -> str:
+    """The policy that the runner wrote."""
     path = given.get("AGENTBOX_POLICY", "")
     if not path:
         raise ArmingError("AGENTBOX_POLICY names no policy")
@@ -198,7 +213,12 @@ def _tables(given: dict[str, str], directory: str) -> Any:
             posix.close(descriptor)
     except OSError as error:
         raise ArmingError(f"cannot read the policy {path}: {error.strerror}") from None
-    text = data.decode("utf-8")
+    return data.decode("utf-8")
+
+
+def _tables(text: str, given: dict[str, str], directory: str) -> Any:
+    """The tables of that policy."""
+    path = given.get("AGENTBOX_POLICY", "")
     if text[:1] == "{":
         try:
             tables = scan(text, 0)[0]

@@ -72,7 +72,12 @@ def _loaded() -> "Any":
     def door(name: str) -> "Any":
         return load(name, vars(builtins))
 
-    return lambda: arm(directory, doors, code, door), lambda policy: rehearse(doors, code, policy)
+    ready = []  # type: ignore[var-annotated]
+
+    def try_it(policy: str, variables: "Any") -> None:
+        ready[:] = rehearse(doors, code, policy, variables)
+
+    return lambda: arm(directory, doors, code, door, ready), try_it
 
 
 def _arm(load: "Any") -> None:

@@ -21,7 +21,7 @@ from agentbox.isolation.plan import LaunchPlan
 from agentbox.isolation.pool.line import Line
 from agentbox.isolation.pool.waiting import within
 from agentbox.linux import notify, seccomp
-from agentbox.records import asdict, dataclass
+from agentbox.records import asdict, dataclass, field
 
 _NATIVE = Path(__file__).parent.parent / "native"
 MAKER = _NATIVE / "agentbox-maker"
@@ -43,13 +43,15 @@ OnCount = Callable[[int, int], None]
 @dataclass(frozen=True, slots=True)
 class GuardFiles:
     """A guard directory of the host, and where the boxes of a nursery show it, the socket of its channel and the file
-    of its policy. `sample` is a policy as that file has it, with which the guard is tried in advance."""
+    of its policy. `sample` is a policy as that file has it, with which the guard is tried in advance, and `variables`
+    are what loads the guard."""
 
     source: str
     directory: str
     channel: str
     policy: str
     sample: str
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +126,7 @@ class Nursery:
             "places": [],
         }
         if self._guard is not None:
-            description["files"].append(
-                (f"{self.plan.workspace}/guard", f"{self._guard.directory}\n{self._guard.sample}")
-            )
+            description["files"].append((f"{self.plan.workspace}/guard", _rehearsal(self._guard)))
             description["places"] = [self._guard.channel, self._guard.policy]
         fds = [os.open(MAKER, os.O_RDONLY | os.O_CLOEXEC), os.open(LIBRARY, os.O_RDONLY | os.O_CLOEXEC)]
         self._ready = loop.create_future()
@@ -399,6 +399,13 @@ def _refusal(op: str, key: int, numbers: Sequence[int], text: bytes) -> Exceptio
         )
     except (ValueError, KeyError):
         return IsolationError("the maker of boxes did not start", hint="its own message is on stderr")
+
+
+def _rehearsal(guard: GuardFiles) -> str:
+    """What a warm interpreter (guest/zygote.py) is told of the guard."""
+    variables = {"AGENTBOX_POLICY": guard.policy, "AGENTBOX_CHANNEL": guard.channel, **guard.variables}
+    lines = [guard.directory, *(f"{name}={value}" for name, value in variables.items())]
+    return "\n".join(lines) + "\n\n" + guard.sample
 
 
 def _configuration(plan: LaunchPlan, guard: GuardFiles | None) -> int:

@@ -42,6 +42,12 @@ class _Stocked:
     zygote: Zygote | None
     ready: deque[PooledLiveBox]
     task: asyncio.Task[None] | None = None
+    # Of the last run with one, as its guard read it: the next one's is likely the same.
+    policy: bytes = b""
+
+    def expect(self, policy: bytes) -> None:
+        """A run has that policy."""
+        self.policy = policy
 
 
 class PooledLiveBox(LiveBox):
@@ -75,6 +81,8 @@ class PooledLiveBox(LiveBox):
 
     def let_go(self) -> bool:
         """See LiveBox: the pool waits for its end."""
+        if isinstance(self.pooled, WatchedBox) and not self.pooled.heard:
+            return False
         self._pool.bury(self)
         return True
 
@@ -234,6 +242,9 @@ class WarmPool:
             return None
         if isinstance(box, PooledLiveBox) and isinstance(box.pooled, WatchedBox):
             box.pooled.watch(watch, confinement)
+            stocked = self._stock.get(program.owner)
+            if stocked is not None:
+                box.pooled.on_policy = stocked.expect
         return box
 
     async def launch(self, confinement: Confinement, program: Program) -> LiveBox | None:
@@ -304,6 +315,8 @@ class WarmPool:
             elif self._watched:
                 made = await nursery.make_box(*disk_of(limits), uid, gid, pipes=True)
                 box = watched = WatchedBox(nursery, made, joins, limits.pids + 1)
+                if (stocked := self._stock.get(zygote.owner)) is not None:
+                    watched.expect(stocked.policy)
                 await watched.warm(zygote, program)
             else:
                 ended: asyncio.Future[CommandExit] = asyncio.get_running_loop().create_future()

@@ -14,7 +14,7 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from agentbox.errors import ConfinementError, IsolationError
 from agentbox.isolation.backend import Watch
@@ -43,6 +43,9 @@ class WatchedBox(PooledBox):
         super().__init__(nursery, made, joins, processes)
         self.channel = socket.socket(fileno=made.channel_fd) if made.channel_fd >= 0 else None
         self._policy_fd = made.policy_fd
+        # What is written there. `on_policy` hears what a run has.
+        self._policy = b""
+        self.on_policy: Callable[[bytes], None] = lambda _: None
         self._judge: Channel | None = None
         self._judging: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -55,6 +58,13 @@ class WatchedBox(PooledBox):
         self._child: Line | None = None
         self._child_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.child_pid = 0
+
+    def expect(self, policy: bytes) -> None:
+        """Have the guard of the warm child get ready for a policy that may come, as its file has it; before `warm`.
+        Raises OSError."""
+        if self._policy_fd >= 0 and policy:
+            self._policy = policy
+            _write_all(self._policy_fd, policy)
 
     async def warm(self, zygote: Zygote, program: WarmProgram) -> None:
         """Have a warm child forked into it, and a judge beside it, and wait until both are ready. Raises
@@ -165,10 +175,12 @@ class WatchedBox(PooledBox):
         if self._policy_fd < 0:
             raise IsolationError(f"{path} has no place in this box", hint="this is a bug in agentbox")
         fd, self._policy_fd = self._policy_fd, -1
+        self.on_policy(content)
         try:
-            left = memoryview(content)
-            while left:
-                left = left[os.write(fd, left) :]
+            if content != self._policy:
+                os.ftruncate(fd, 0)
+                os.lseek(fd, 0, os.SEEK_SET)
+                _write_all(fd, content)
         except OSError as error:
             raise ConfinementError(
                 f"the box could not be built: write {path}: {error.strerror}",
@@ -237,6 +249,11 @@ class WatchedBox(PooledBox):
             raise IsolationError(f"the exec judge is gone: {error}", hint="try again") from error
         return ended
 
+    @property
+    def heard(self) -> bool:
+        """Whether its judge has nothing to say any more of a run that has ended."""
+        return self._heard
+
     async def judged(self) -> None:
         """See boxes.Box: what the judge saw before everything was killed is handed over when this returns."""
         self._heard = True
@@ -271,6 +288,12 @@ class WatchedBox(PooledBox):
             if fd >= 0:
                 os.close(fd)
         self._policy_fd = self._seen_fd = -1
+
+
+def _write_all(fd: int, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(fd, left) :]
 
 
 def is_short_enough(program: WarmProgram, argv: Sequence[str], env: Mapping[str, str]) -> bool:
