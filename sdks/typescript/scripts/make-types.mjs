@@ -31,7 +31,8 @@ function comment(/** @type {string | undefined} */ words, indent = "") {
 /** The type of a schema as text; `name` is the property that has it. */
 function type(/** @type {Json | boolean | undefined} */ schema, indent = "", name = "") {
   if (schema === undefined || schema === true) return "unknown";
-  if (schema === false || "not" in schema) return "never";
+  // Beside a type, `not` says what no type can.
+  if (schema === false || ("not" in schema && !("type" in schema))) return "never";
   if (schema.$ref) return pascal(schema.$ref.split("/").at(-1));
   if ("const" in schema) return JSON.stringify(schema.const);
   const choices = schema.anyOf ?? schema.oneOf;

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from agentbox.server import fields
@@ -41,8 +42,17 @@ class SandboxBody(Closed):
     )
 
 
+# What the validator below refuses, for who reads the schema.
+_TWO_INPUTS: JsonDict = {
+    "required": ["stdin", "stdin_b64"],
+    "properties": {"stdin": {"type": "string"}, "stdin_b64": {"type": "string"}},
+}
+
+
 class CommandBody(Closed):
     """A command of a sandbox."""
+
+    model_config = ConfigDict(json_schema_extra={"not": _TWO_INPUTS})
 
     command: kinds.ShellText | kinds.Words = Field(description="text for the box's shell, or a list of words")
     stdin: kinds.PlainText | None = Field(None, description="what it reads, as text")
