@@ -36,6 +36,9 @@ _END = b',"ts":,"v":}\n'
 _NUMBER = b"0123456789."
 # Arguments come first in a line and `count` first in those of a signature.
 _SIGNED_START = b'{"args":{"count":'
+_SEAL_OP = b'"op":"' + record.SEAL.encode() + b'"'
+# More than any seal takes.
+_SEAL_BYTES = 4096
 
 
 def verify(path: str | Path, trust: Trust) -> Verdict:
@@ -87,7 +90,12 @@ def _signed_part(file: BinaryIO, first: Entry, trust: Trust) -> Anchor:
     """How far from the start trusted signatures reach. `file` stands at its start."""
     if first.op != record.RUN_START or not trust.keys:
         return Anchor(run=str(first.args.get("run") or ""))
-    # A signature covers everything before it, so the last good one is enough; mostly that is the last there is.
+    # A signature covers everything before it, so the last good one is enough; mostly that is the seal in the last line.
+    if _ends_in_seal(file):
+        scan = _Scan(first, trust, check_each=False, seals_only=True)
+        if scan.run(file) and scan.last_is_good():
+            return scan.anchor
+        file.seek(0)
     scan = _Scan(first, trust, check_each=False)
     if scan.run(file) and not scan.last_is_good():
         file.seek(0)
@@ -99,11 +107,12 @@ def _signed_part(file: BinaryIO, first: Entry, trust: Trust) -> Anchor:
 class _Scan:
     """Hashes from the start of a file for as long as everything fits; `anchor` is the last signature that fitted."""
 
-    def __init__(self, first: Entry, trust: Trust, *, check_each: bool) -> None:
+    def __init__(self, first: Entry, trust: Trust, *, check_each: bool, seals_only: bool = False) -> None:
         self._trust = trust
         self._run = first.args.get("run")
         self._policy = first.args.get("policy_sha256")
         self._check_each = check_each
+        self._seals_only = seals_only
         self._tree = MerkleTree()
         self._head = record.GENESIS.encode()
         self._count = self._offset = 0
@@ -127,6 +136,8 @@ class _Scan:
         for at in _signed_places(text):
             end = text.index(b"\n", at)
             line = text[at:end]
+            if self._seals_only and _SEAL_OP not in line:
+                continue
             if entry := _signed_entry(line):
                 if not (self._chain(text[begin:at]) and self._accept(entry, line) and self._chain(text[at : end + 1])):
                     return False
@@ -238,6 +249,14 @@ class _Scan:
             tree=self._tree.copy(),
             sealed=entry.op == record.SEAL,
         )
+
+
+def _ends_in_seal(file: BinaryIO) -> bool:
+    """Whether the last line looks like a seal. Leaves `file` at its start."""
+    file.seek(max(0, file.seek(0, 2) - _SEAL_BYTES))
+    *_, line, rest = b"", *file.read(_SEAL_BYTES).split(b"\n")
+    file.seek(0)
+    return not rest and line.startswith(_SIGNED_START) and _SEAL_OP in line
 
 
 def _signed_places(text: bytes) -> list[int]:

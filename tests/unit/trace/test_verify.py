@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from agentbox.errors import TraceError
+from agentbox.trace import record
 from agentbox.trace.keys import SigningKey
 from agentbox.trace.ledger import Ledger
 from agentbox.trace.record import GENESIS, Entry
@@ -201,6 +202,29 @@ def test_what_is_accepted_in_few_steps_is_accepted_line_by_line_and_nothing_else
         if first:
             assert _state(quick) == _state(slow)
     assert 100 < accepted[0] < accepted[1]
+
+
+def test_checkpoints_below_a_good_seal_need_no_look_and_everything_they_cover_is_hashed(recording: Recording) -> None:
+    path = recording.trace(600)
+    first = Entry(0, 0.0, record.RUN_START, "", {"run": "run-1", "policy_sha256": "p" * 64}, None, GENESIS, GENESIS)
+    anchors = []
+    for seals_only in (True, False):
+        scan = _Scan(first, recording.trust, check_each=False, seals_only=seals_only)
+        with path.open("rb") as file:
+            assert scan.run(file)
+        assert scan.last_is_good()
+        anchor = scan.anchor
+        anchors.append((anchor.offset, anchor.count, anchor.head, anchor.tree.root(), anchor.sealed, anchor.key))
+    assert anchors[0] == anchors[1]
+    assert anchors[0][0] == path.stat().st_size
+
+
+def test_lines_hashed_to_follow_a_seal_are_seen_though_the_last_is_a_good_seal_too(recording: Recording) -> None:
+    path = recording.trace(3)
+    lines = path.read_bytes().split(b"\n")[:-1]
+    again = rehash([*lines, lines[-2], lines[-1]], lambda fields: None, len(lines))
+    path.write_bytes(b"".join(line + b"\n" for line in again))
+    assert not recording.verdict(path).ok
 
 
 def test_prefix_of_every_length_of_a_killed_run_is_unsealed_or_torn(recording: Recording) -> None:
