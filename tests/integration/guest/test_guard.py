@@ -188,6 +188,20 @@ def test_sitecustomize_of_the_environment_has_its_turn(host: Host, python: str) 
     assert done.stdout == "own\n", done.stderr
 
 
+def test_what_the_program_leaves_open_is_written_and_ended_as_without_a_guard(host: Host, python: str) -> None:
+    text = (
+        "import __main__, os\n"
+        "class Left:\n"
+        "    def __del__(self): os.write(1, b'ended\\n')\n"
+        "file = open('out/left.txt', 'w'); file.write('all of it')\n"
+        "left = Left(); left.itself = left, file, lambda: file\n"
+        "import gc; print(vars(__main__) is globals(), gc.isenabled(), flush=True)"
+    )
+    done = host.run(POLICY, [python, *code(text)])
+    assert done.stdout == "True True\nended\n", done.stderr
+    assert (host.project / "out/left.txt").read_text() == "all of it"
+
+
 def test_each_process_has_a_connection_of_its_own(host: Host, python: str) -> None:
     text = (
         "import os\n"

@@ -93,6 +93,24 @@ def _arm(load: "Any") -> None:
         posix._exit(70)
 
 
+def _lasting(arm: "Any", load: "Any") -> None:
+    """Do what makes nothing but things that live as long as the process, and keep the collector from all that is there:
+    it would look through it now, and when the process ends, and then free the guard piece by piece."""
+    known = "gc" in sys.modules
+    import gc
+
+    if not known:
+        del sys.modules["gc"]
+    gc.disable()
+    arm(load)
+    gc.freeze()
+    gc.enable()
+    # The program's own names are in a module made after that: they are still freed, so its files are flushed.
+    fresh = type(sys)("__main__")
+    vars(fresh).update(vars(sys.modules["__main__"]))
+    sys.modules["__main__"] = fresh
+
+
 def _go_on() -> None:
     """Run the `sitecustomize` that would have run without the guard, if there is one."""
     directory = __file__.rpartition("/")[0]
@@ -111,8 +129,8 @@ def _go_on() -> None:
 
 _warm = globals().pop("agentbox_warm", None)
 if _warm is None:
-    _arm(_loaded)
+    _lasting(_arm, _loaded)
     _go_on()
 else:
     _warm.append((_arm, _loaded()))
-del _arm, _loaded, _warm
+del _arm, _lasting, _loaded, _warm
