@@ -68,7 +68,7 @@ def replay_at_once(options: Options) -> int:
 
 def _replay(options: Options, launcher: tuple[Forked, socket.socket] | None) -> int:
     from agentbox import light
-    from agentbox.light import bundle
+    from agentbox.light import bundle, digests
 
     bundle.load("begin")
     with errors_are_lines():
@@ -76,6 +76,7 @@ def _replay(options: Options, launcher: tuple[Forked, socket.socket] | None) -> 
         settings = load_settings()
         from agentbox.config import process_environment
         from agentbox.engine.limits import agent_limits
+        from agentbox.errors import AgentboxError
         from agentbox.isolation.early import open_facilities
 
         limits = agent_limits(settings)
@@ -84,8 +85,15 @@ def _replay(options: Options, launcher: tuple[Forked, socket.socket] | None) -> 
             bundle.load("plan")
             light.choose()
             bundle.load("replay")
-            if (code := _unfit(options.trace, as_json=options.as_json)) is not None:
-                return code
+            # Loaded faster than what verifies without it.
+            digests.use_the_fastest()
+            judged = _Judged(options)
+            try:
+                policy = policy_of(options.policy)
+            except AgentboxError:
+                if not judged.is_trusted():
+                    return judged.code
+                raise
             from agentbox.engine.agent_replay import ReplayRequest, replay_agent
             from agentbox.engine.policy_world import HostFiles
             from agentbox.engine.search_path import with_plain_path
@@ -93,19 +101,35 @@ def _replay(options: Options, launcher: tuple[Forked, socket.socket] | None) -> 
             request = ReplayRequest(
                 trace=os.path.abspath(options.trace),
                 argv=options.command,
-                policy=policy_of(options.policy),
+                policy=policy,
                 directory=directory,
                 environment=with_plain_path(process_environment(), directory),
                 limits=limits,
                 shows_output=not options.quiet,
             )
-            report = light.asyncio.run(replay_agent(request, settings, HostFiles(), facilities))
+            report = light.asyncio.run(replay_agent(request, settings, HostFiles(), facilities, judged.is_trusted))
         finally:
             facilities.drop()
+    if report is None:
+        return judged.code
     _print(report, as_json=options.as_json)
     from agentbox.cli import exit_codes
 
     return exit_codes.OK if report.ok else exit_codes.FAILURE
+
+
+class _Judged:
+    """The trace's verdict, `code` its exit code."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.code = 0
+
+    def is_trusted(self) -> bool:
+        """Whether the trace is what was written; says what it is where it is not. Raises TraceError."""
+        code = _unfit(self._options.trace, as_json=self._options.as_json)
+        self.code = code or 0
+        return code is None
 
 
 def _unfit(trace: str, *, as_json: bool) -> int | None:

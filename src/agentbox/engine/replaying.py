@@ -53,6 +53,11 @@ class Player:
         # which steps that are the same share.
         self._seen: dict[bytes, tuple[frames.Request, str, list[Step], dict[str, Any]]] = {}
 
+    @property
+    def cursor(self) -> Cursor:
+        """Where each lane is."""
+        return self._cursor
+
     def listen(self, listener: socket.socket) -> None:
         """Serve the guards that connect to a box's channel."""
         self._channel.listen(listener)

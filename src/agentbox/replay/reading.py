@@ -6,9 +6,10 @@ from __future__ import annotations
 from agentbox.errors import TraceError
 from agentbox.light.jsons import loads
 from agentbox.replay.recording import Recording, Step, add, recording_of
-from agentbox.trace.lines import blocks, opened
+from agentbox.trace.canonical import NotCanonicalError
+from agentbox.trace.lines import LineTooLongError, blocks, opened, texts
 from agentbox.trace.reader import Unreadable, read
-from agentbox.trace.record import Entry
+from agentbox.trace.record import RUN_END, RUN_START, Entry, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ _HASH_DIGITS = 64
 # Where the number was; in no line of JSON.
 _GAP = b"\n"
 _MAX_KNOWN = 4096
+# More than the first record takes, and more than the last ones do of a run that can be read from its ends.
+_ENDS_BYTES = 64 << 10
+_LAST_LINES = 4
+_FILE_OP, _SPAWN_OP = b'"op":"fs.', b'"op":"proc.spawn"'
+_READING_OPS = (b'"op":"fs.open_read"', b'"op":"fs.read_text"')
 
 
 def recording_in(trace: str | Path) -> Recording:
@@ -95,7 +101,44 @@ def _entry(line: bytes) -> Entry:
 def replayable(trace: str | Path) -> Recording:
     """The recording in a trace that was verified, of a run that was recorded for a replay and has ended. Raises
     TraceError."""
-    recording = _verified(trace)
+    return _fit_for_replay(_verified(trace), trace)
+
+
+def ends_of(trace: str | Path) -> Recording | None:
+    """The recording in a trace without its steps, from its first and last lines alone, before it is verified. None
+    where these do not tell all that a replay begins with; `replayable` says why, or knows more."""
+    found = Recording()
+    try:
+        with opened(trace) as file:
+            first = file.read(_ENDS_BYTES).partition(b"\n")[0]
+            file.seek(max(0, file.seek(0, 2) - _ENDS_BYTES))
+            last = file.read(_ENDS_BYTES).split(b"\n")[-_LAST_LINES:]
+        for line, op in ((first, RUN_START), *((line, RUN_END) for line in last if b'"op":"run.end"' in line)):
+            entry = parse(line)
+            if (entry.kind, entry.op) != ("meta", op):
+                return None
+            add(found, entry)
+        return _fit_for_replay(found, trace) if found.argv else None
+    except (NotCanonicalError, TraceError):
+        return None
+
+
+def surely_reads_only(trace: str | Path) -> bool:
+    """Whether nothing in a trace changed a file, told without parsing it: false where it may have, or cannot be
+    read."""
+    try:
+        with opened(trace) as file:
+            return all(_reads_only(text) for text, _ in texts(file))
+    except (LineTooLongError, TraceError):
+        return False
+
+
+def _reads_only(text: bytes) -> bool:
+    # Within a string the quotation marks would be escaped.
+    return _SPAWN_OP not in text and text.count(_FILE_OP) == sum(map(text.count, _READING_OPS))
+
+
+def _fit_for_replay(recording: Recording, trace: str | Path) -> Recording:
     if recording.start.get("bodies") == "hashed":
         raise TraceError(
             f"{trace} cannot be replayed: it was recorded with --hash-bodies, and has hashes in place of results",
