@@ -68,7 +68,7 @@ def replay_at_once(options: Options) -> int:
 
 def _replay(options: Options, launcher: tuple[Forked, socket.socket] | None) -> int:
     from agentbox import light
-    from agentbox.light import bundle, digests
+    from agentbox.light import bundle
 
     bundle.load("begin")
     with errors_are_lines():
@@ -85,8 +85,6 @@ def _replay(options: Options, launcher: tuple[Forked, socket.socket] | None) -> 
             bundle.load("plan")
             light.choose()
             bundle.load("replay")
-            # Loaded faster than what verifies without it.
-            digests.use_the_fastest()
             judged = _Judged(options)
             try:
                 policy = policy_of(options.policy)
@@ -127,6 +125,11 @@ class _Judged:
 
     def is_trusted(self) -> bool:
         """Whether the trace is what was written; says what it is where it is not. Raises TraceError."""
+        from agentbox.light import bundle, digests
+
+        bundle.load("replayed")
+        # It comes with an OpenSSL that checks signatures, in less time than loading another takes.
+        digests.use_the_fastest()
         code = _unfit(self._options.trace, as_json=self._options.as_json)
         self.code = code or 0
         return code is None

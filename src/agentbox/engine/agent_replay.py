@@ -11,7 +11,6 @@ from agentbox.engine.agent_run import Building, _links, _private
 from agentbox.engine.command_view import look_at
 from agentbox.engine.keeping import Kept, find_blobs
 from agentbox.engine.lent_files import lend
-from agentbox.engine.replay_session import Session
 from agentbox.engine.scratch import Scratch
 from agentbox.engine.starting_point import LIVE, hash_of, interpreter_of, stdin_of, why_unrecorded
 from agentbox.errors import AgentboxError, InvalidRequestError
@@ -71,7 +70,7 @@ async def replay_agent(
             replay = _Replay(request, ends, settings, files)
     try:
         if replay is not None and replay.fits:
-            # The box is built while the trace is verified, and the steps are read while the command starts.
+            # It is built while the trace is verified, and the steps are read while the command starts.
             await replay.begin(facilities)
         if not is_trusted():
             return None
@@ -161,6 +160,8 @@ class _Replay:
         """Run the command in its box and fill in the report."""
         assert self._building is not None
         assert self._scratch is not None
+        from agentbox.engine.replay_session import Session
+
         session = Session(
             self._request,
             self._recording,

@@ -53,7 +53,14 @@ _SETS: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "session": ("plan", ("agentbox.engine.agent_session",)),
-    "replay": ("plan", ("agentbox.cli.replaying", "agentbox.engine.agent_replay", "agentbox.trace.verify")),
+    "replay": ("plan", ("agentbox.cli.replaying", "agentbox.engine.agent_replay")),
+    "replayed": (
+        "replay",
+        (
+            *("agentbox.cli.checking", "agentbox.cli.exit_codes", "agentbox.trace.verify", "agentbox.trace.keys"),
+            *("agentbox.trace.ledger", "agentbox.engine.replay_session"),
+        ),
+    ),
 }
 
 _PREFIX = "agentbox."
