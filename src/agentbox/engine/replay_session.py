@@ -67,11 +67,20 @@ class Session:
     async def run(self) -> None:
         """Run the command in its box and fill in the report."""
         box = await self._building.box(None)
+        removing: asyncio.Task[None] | None = None
         try:
             code, player = await self._execute(box)
+            await box.gone()
+            # What is left of it goes while the ends are compared.
+            removing = asyncio.create_task(box.destroy())
+            self._building.facilities.launcher.let_go()
+            await self._compare(code, player.cursor)
         finally:
-            await box.destroy()
-        report, cursor = self._report, player.cursor
+            await (removing or box.destroy())
+
+    async def _compare(self, code: int | None, cursor: Cursor) -> None:
+        """Fill in the report. Raises InvalidRequestError where the command was ended for its time."""
+        report = self._report
         report.matched = cursor.matched
         if cursor.divergence is not None:
             report.divergences.append(cursor.divergence)
@@ -87,8 +96,8 @@ class Session:
             for stream in self._streams
         }
         report.divergences += cursor.unfinished()
-        ending = Ending(code, streams, await asyncio.to_thread(self._changes))
-        report.divergences += compare_ends(self._recording, ending, self._recorded_bytes)
+        changed = await asyncio.to_thread(self._changes) if self._scratch.sources else {}
+        report.divergences += compare_ends(self._recording, Ending(code, streams, changed), self._recorded_bytes)
 
     def _seen(self, message: dict[str, Any]) -> None:
         """The exec judge reports."""
