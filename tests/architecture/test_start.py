@@ -31,6 +31,15 @@ import agentbox.config, agentbox.engine.limits, agentbox.isolation.early, agentb
 import agentbox.engine.agent_run, agentbox.engine.agent_session
 light.asyncio.run
 """
+# Everything that a replay imports until its command has started.
+REPLAY = """
+from agentbox.cli import main, front, replaying
+from agentbox import light
+light.choose()
+import agentbox.config, agentbox.engine.limits, agentbox.isolation.early, agentbox.engine.policy_world
+import agentbox.engine.agent_replay, agentbox.engine.replay_session, agentbox.cli.checking, agentbox.trace.verify
+light.asyncio.run
+"""
 LAUNCHER = "import agentbox.isolation.launcher.serving"
 
 
@@ -46,8 +55,8 @@ def _imported(program: str) -> set[str]:
     return found[0] - found[1]
 
 
-@pytest.mark.parametrize("program", [RUN, LAUNCHER], ids=["the runner", "the launcher"])
-def test_a_run_starts_its_command_without_heavy_modules(program: str) -> None:
+@pytest.mark.parametrize("program", [RUN, REPLAY, LAUNCHER], ids=["the runner", "a replay", "the launcher"])
+def test_a_command_is_started_without_heavy_modules(program: str) -> None:
     if sys.platform != "linux" and program is LAUNCHER:
         not_here("boxes are Linux's")
     assert _imported(program) & HEAVY == set()

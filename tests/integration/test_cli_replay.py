@@ -235,6 +235,26 @@ def test_a_truncated_trace_is_not_replayed(recorded: Recorded) -> None:
     assert "nothing was started" in done.stderr
 
 
+READING = """\
+import time
+open("src/one.txt").close()
+time.time()
+print("ran")
+"""
+
+
+def test_a_trace_that_was_changed_between_its_ends_starts_nothing(tmp_path: Path) -> None:
+    recorded = _record(tmp_path, READING, *POLICY)
+    done = recorded.replay(options=())
+    assert (done.exit_code, done.stdout) == (0, "ran\nagentbox: replay ok — 2/2 recorded steps matched\n")
+    # Its first and last records are whole, so that the box is begun before this is found.
+    recorded.trace.write_text(recorded.trace.read_text().replace("src/one.txt", "src/two.txt"))
+    done = recorded.replay()
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.report["started"], done.first["kind"]) == (False, "trace")
+    assert "hash chain breaks at entry" in done.first["message"]
+
+
 TELLING = """\
 import subprocess, sys
 import agentbox.client as box
