@@ -12,7 +12,7 @@ import contextlib
 import fcntl
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -47,7 +47,8 @@ class DurableRequest:
     does not become a danger on the host. `user` is "agent" (no privileges) or "root" (of the box alone). `environment`
     holds variables that every command gets. `owner` is "PID:START", the process that the box dies with and its start in
     clock ticks since boot, for labels. `network` is joined in place of one that leads nowhere. `disk_held` says that
-    the file system holds the size of the workspace; `spares` makes others like it, where it is new and empty. Of the
+    the file system holds the size of the workspace; `spares` makes others like it, where it is new and empty;
+    `rehearse` has the agent of a box in stock run a command of no consequence, and raises OSError, SandboxError. Of the
     workspace only what `view` says is shown, where there is one. `programs` are the rules about what may be started,
     None where anything may; for backends that `judges`. `on_report` gets what the exec judge or the box's kernel saw.
     """
@@ -63,6 +64,7 @@ class DurableRequest:
     keeper: str = ""
     disk_held: bool = False
     spares: Spares | None = None
+    rehearse: Callable[[AgentStream], Awaitable[AgentStream]] | None = None
     view: WorkspaceView | None = None
     programs: tuple[tuple[ProgramRule, ...], ...] | None = None
     on_report: Callable[[dict[str, Any]], None] | None = None

@@ -29,6 +29,7 @@ from agentbox.sandbox.lifetime import Lifetime
 from agentbox.sandbox.link import AgentLink
 from agentbox.sandbox.options import SandboxOptions
 from agentbox.sandbox.recording import Recording
+from agentbox.sandbox.rehearsing import rehearse
 from agentbox.sandbox.results import NOT_RUNNING, ShellResult, rejected
 from agentbox.sandbox.shell import Shell
 from agentbox.sandbox.spool import Spool
@@ -177,6 +178,7 @@ class LocalSandbox(Stateful):
             owner=owner_name(),
             disk_held=files is not None and files.held,
             spares=volumes.spares(self._limit_bytes) if volumes is not None and self._place.is_fresh else None,
+            rehearse=rehearse,
         )
         request = await self._holding.apply(request, self._backend, self._egress)
         self._box = await self._launch(self._backend, request)

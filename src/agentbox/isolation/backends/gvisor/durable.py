@@ -65,6 +65,7 @@ class Kind:
     environment: frozenset[tuple[str, str]]
     key: str
     spares: Spares = field(compare=False)
+    rehearse: Callable[[AgentStream], Awaitable[AgentStream]] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +206,7 @@ class GvisorDurable:
                 return None
         stock = stock_of(self._facilities, self._make)
         environment = frozenset(request.environment.items())
-        found = stock.take(Kind(request.confinement, request.user, environment, spares.key, spares))
+        found = stock.take(Kind(request.confinement, request.user, environment, spares.key, spares, request.rehearse))
         if found is None:
             return None
         try:
@@ -226,13 +227,18 @@ class GvisorDurable:
         except (OSError, WorkspaceError) as error:
             raise IsolationError(f"no workspace can be made for a box in stock: {error}") from error
         request = DurableRequest("", workspace, kind.confinement, user=kind.user, environment=dict(kind.environment))
-        live = None
+        live, stream = None, None
         try:
             live = await self._build(request)
             await _warm(live, request.environment)
             box = GvisorBox(request, live, Enforcement())
             stream = await box.open_stream(*_usual(request.environment))
+            if kind.rehearse is not None:
+                stream = await kind.rehearse(stream)
+                live.count_anew()
         except BaseException as error:
+            if stream is not None:
+                await stream.close()
             if live is not None:
                 await live.destroy()
             kind.spares.discard(workspace)
