@@ -51,12 +51,13 @@ def test_a_program_cannot_begin_in_a_box_whose_judge_was_killed() -> None:
     limits = Limits(timeout_seconds=20, memory_mb=64, cpus=1.0, pids=16, disk_mb=8, max_output_bytes=1 << 16)
 
     async def main() -> None:
+        before = set(descendants(os.getpid()))
         facilities = await Facilities.open()
         try:
             box = await JailBackend(facilities).launch(
                 Confinement(limits), watch=Watch(("/bin/true", ()), lambda report: None)
             )
-            os.kill(judge(), signal.SIGKILL)
+            os.kill(judge(before), signal.SIGKILL)
             with open(os.devnull, "r+b") as nothing, pytest.raises(IsolationError, match="before its program began"):
                 await box.start(["/bin/true"], {}, "/work", [nothing.fileno()] * 3)
             await box.destroy()
@@ -66,9 +67,9 @@ def test_a_program_cannot_begin_in_a_box_whose_judge_was_killed() -> None:
     asyncio.run(main())
 
 
-def judge() -> int:
-    """The exec judge of the only box of this process: the launcher's child, and the parent of the box's init."""
-    below = descendants(os.getpid())
+def judge(before: set[int]) -> int:
+    """The exec judge of the only box that came since: the launcher's child, and the parent of the box's init."""
+    below = set(descendants(os.getpid())) - before
     above = {pid: int(field_of(pid, "PPid")) for pid in below}
     (found,) = [pid for pid in below if above[pid] in below and pid in above.values()]
     return found

@@ -172,6 +172,12 @@ def test_the_key_that_suspends_stops_runner_and_command_and_fg_continues_them(pr
         somebody.expect("code=0")
 
 
+def test_a_command_that_closes_its_terminal_before_it_ends_has_its_own_exit_code(project: Project) -> None:
+    code = "import os, time; os.closerange(0, 3); time.sleep(0.5); os._exit(7)"
+    with typist(project, "/usr/bin/python3", "-c", f'"{code}"') as somebody:
+        assert somebody.exit_code() == 7
+
+
 def test_what_is_redirected_is_not_the_terminal(project: Project) -> None:
     script = "'tty; echo to-stderr >&2; cat'"
     with typist(project, "sh", "-c", script, around="echo piped | {} 2>errors; cat errors | tr a-z A-Z") as somebody:

@@ -294,7 +294,8 @@ class Session:
                 self._outcome.problem = f"the command was ended after {limit:g} s"
             await box.kill_programs()
             await meanwhile
-            if relaying is not None:
+            if relaying is not None and terminal is not None:
+                terminal.over()
                 await relaying
             await self._pass_on_the_rest(in_time=ending is not None)
         finally:

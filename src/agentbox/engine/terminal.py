@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 16
 _DEFAULT_SIZE = (24, 80)
+_CLOSED_SECONDS = 0.02
 
 
 class Terminal:
@@ -37,6 +38,7 @@ class Terminal:
         self.output = Stream((0, 1, 2), -1)
         # Bytes come in the order in which they were read.
         self._showing = asyncio.Lock()
+        self._over = asyncio.Event()
         self._drained: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -83,8 +85,13 @@ class Terminal:
                 termios.tcsetattr(self._fd, termios.TCSADRAIN, self._saved)
             self._saved = None
 
+    def over(self) -> None:
+        """Nothing in the box runs any more: `relay` ends when everything was shown."""
+        self._over.set()
+
     async def relay(self, master: int, suspended: Callable[[], None]) -> None:
-        """Carry bytes both ways until the box's side is closed, then close `master`. `suspended` is called when the
+        """Carry bytes both ways until nothing has the box's side open and `over` was called, then close `master`.
+        `suspended` is called when the
         key that suspends is typed while the program itself is what would stop."""
         loop = asyncio.get_running_loop()
         self._master = master
@@ -92,6 +99,7 @@ class Terminal:
         os.set_blocking(master, False)
         loop.add_signal_handler(signal.SIGWINCH, self._resize)
         self.hold()
+        closed = asyncio.create_task(self._over.wait())
         try:
             while True:
                 try:
@@ -100,14 +108,19 @@ class Terminal:
                     await readable(master)
                     continue
                 except OSError:
-                    # EIO: the last process that had the terminal is gone.
+                    # EIO: nobody has the terminal open.
+                    data = b""
+                if not data and self._over.is_set():
                     return
                 if not data:
-                    return
+                    # Closed now, it would hang up on a program that has closed its streams and is about to end.
+                    await asyncio.wait({closed}, timeout=_CLOSED_SECONDS)
+                    continue
                 self.output.take(data)
                 if not await self._show(data):
                     return
         finally:
+            closed.cancel()
             self.close()
             loop.remove_signal_handler(signal.SIGWINCH)
             os.close(master)
@@ -170,7 +183,8 @@ class Terminal:
                 except BlockingIOError:
                     await asyncio.sleep(0.01)
                 except OSError:
-                    return
+                    # Nobody has the other side open at this moment.
+                    break
 
     def _would_suspend(self, typed: bytes) -> bool:
         """Whether this is the key that suspends and the program in front neither handles nor ignores that."""

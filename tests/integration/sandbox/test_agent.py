@@ -195,6 +195,11 @@ def test_a_terminal_has_its_size_and_another_when_it_is_told(agent: Spoken) -> N
     assert b"10 20\r\n" in agent.output(1)[0]
 
 
+def test_a_command_that_closes_its_terminal_before_it_ends_is_not_hung_up_on(agent: Spoken) -> None:
+    agent.start(1, ["sh", "-c", "exec <&- >&- 2>&-; sleep 0.3; exit 7"], StartFlag.TERMINAL, size=(30, 90))
+    assert agent.output(1)[1] >> 8 == 7
+
+
 def test_killing_ends_what_left_its_session_and_its_parent(agent: Spoken) -> None:
     mark = f"kept-{os.getpid()}"
     script = (

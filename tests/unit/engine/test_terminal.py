@@ -81,8 +81,11 @@ async def test_what_is_typed_and_written_crosses_and_the_size_too(pairs: list[Pa
     assert terminals.size_of(boxes.side) == (33, 99)
     os.write(own.keyboard, b"typed\r")
     assert await asyncio.to_thread(os.read, boxes.side, 100) == b"typed\n"
-    # The last program that had the box's side has ended.
+    # Nobody has the box's side open, which a program may do that is yet to end.
     boxes.end_side()
+    done, _ = await asyncio.wait({relaying}, timeout=0.1)
+    assert not done
+    terminal.over()
     async with asyncio.timeout(20):
         await relaying
     assert not is_raw(own.side)

@@ -35,6 +35,8 @@ class Command:
         self.end: tuple[int, int, int] | None = None
         self.left = [0, 0]
         self.settle_at = 0.0
+        # Nobody has its terminal open; when to look again.
+        self.hung_until = 0.0
         self.killing = 0
         self.looked_again = False
         self.asked: set[int] = set()
@@ -71,6 +73,8 @@ def next_milliseconds(commands: Iterable[Command]) -> float | None:
             due.append(command.next_tick)
         if command.terminal and command.end is not None and not command.exited:
             due.append(command.settle_at)
+        if command.hung_until and command.end is None:
+            due.append(command.hung_until)
         if command.next_look:
             due.append(command.next_look)
     return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None

@@ -47,6 +47,7 @@ from .protocol import (
 )
 
 SETTLE_SECONDS = 0.05
+CLOSED_SECONDS = 0.02
 KILL_LIMIT_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 
@@ -358,6 +359,11 @@ class Agent:
             return
         except OSError:
             data = b""
+        if not data and command.terminal and command.end is None:
+            # Closed now, it would hang up on a program that has closed its streams and is about to end.
+            command.hung_until = time.monotonic() + CLOSED_SECONDS
+            return
+        command.hung_until = 0.0
         if not data:
             if command.terminal:
                 command.input = -1
@@ -461,7 +467,8 @@ class Agent:
             poller.register(wake, select.POLLIN)
             for command in self.commands.values():
                 readable = [command.control]
-                if command.started and command.uncredited < WINDOW:
+                hung = command.end is None and time.monotonic() < command.hung_until
+                if command.started and command.uncredited < WINDOW and not hung:
                     readable += [command.out, command.err]
                 flags = {fd: select.POLLIN for fd in readable if fd >= 0}
                 if command.pending and command.input >= 0:

@@ -10,6 +10,7 @@
 
 // For terminals: how long output may still be on its way inside the kernel when the command has ended.
 #define TERMINAL_SETTLE_MS 50
+#define TERMINAL_CLOSED_MS 20
 #define KILL_LIMIT_MS 10000
 // How often a command's remains are looked for where the kernel does not tell of their end.
 #define LOOK_MS 1000
@@ -32,6 +33,8 @@ struct command {
 	// Once the end is known: what must still be passed on before it is told.
 	int end_known, out_left, err_left;
 	uint64_t settle_at;
+	// Nobody has its terminal open; when to look again.
+	uint64_t hung_until;
 	struct report end;
 	// A kill: 0 none, 1 asked politely, 2 not.
 	int killing, looked_again, tick_ms;
@@ -146,8 +149,14 @@ static int pass_output(struct command *command, int *fd, int type, int *left)
 	ssize_t got = read(*fd, outbox + outbox_size + 9, want);
 	if (got < 0 && (errno == EAGAIN || errno == EINTR))
 		return errno == EINTR;
+	if (got <= 0 && command->terminal && !command->end_known) {
+		// A terminal answers EIO when nobody has it open any more. Closed now, it would hang up on a program that has
+		// closed its streams and is about to end.
+		command->hung_until = now_ms() + TERMINAL_CLOSED_MS;
+		return 0;
+	}
+	command->hung_until = 0;
 	if (got <= 0) {
-		// A terminal answers EIO when nobody has it open any more.
 		if (command->terminal)
 			command->in = -1;
 		drop_fd(fd);
@@ -320,6 +329,8 @@ static int timeout_of(void)
 			first = command->next_tick;
 		if (command->terminal && command->end_known && !command->exited && command->settle_at < first)
 			first = command->settle_at;
+		if (command->hung_until && !command->end_known && command->hung_until < first)
+			first = command->hung_until;
 		if (command->next_look && command->next_look < first)
 			first = command->next_look;
 	}
@@ -334,7 +345,8 @@ static void serve(const sigset_t *listening)
 		polled[0] = (struct pollfd){.fd = stream_in, .events = POLLIN};
 		for (int i = 0; i < n_commands; i++) {
 			struct command *command = commands[i];
-			int open = command->started && command->uncredited < WINDOW;
+			int hung = command->hung_until && !command->end_known && now_ms() < command->hung_until;
+			int open = command->started && command->uncredited < WINDOW && !hung;
 			polled[count++] = (struct pollfd){.fd = command->control, .events = POLLIN};
 			polled[count++] = (struct pollfd){.fd = open ? command->out : -1, .events = POLLIN};
 			polled[count++] = (struct pollfd){.fd = open ? command->err : -1, .events = POLLIN};
