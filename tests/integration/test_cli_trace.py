@@ -87,7 +87,7 @@ def test_trace_that_is_named_twice_is_a_usage_error(home: Home) -> None:
 
 def test_verify_names_the_entry_that_was_edited(home: Home) -> None:
     path = home.record()
-    path.write_bytes(path.read_bytes().replace(b"caf", b"cav"))
+    path.write_bytes(path.read_bytes().replace(b"/caf", b"/cav"))
     done = home.run("verify")
     assert done.exit_code == 1
     assert done.stdout.startswith("agentbox: TAMPERED — hash chain breaks at entry 1\n  edited: ")
