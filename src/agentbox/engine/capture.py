@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from agentbox.light import asyncio
+from agentbox.light import asyncio, contextlib
 from agentbox.models import CapturedStream
 
 TYPE_CHECKING = False
@@ -17,6 +17,7 @@ else:
     Protocol = object
 
 _CHUNK_BYTES = 1 << 16
+_CLOSED_SECONDS = 0.02
 
 
 class Capture:
@@ -45,6 +46,17 @@ class Capture:
         """What was kept."""
         tail = self._tail[max(0, len(self._tail) - self._tail_cap) :]
         return CapturedStream(bytes(self._head + tail), self.total)
+
+
+async def may_open_again(over: asyncio.Event) -> bool:
+    """Of a terminal that nobody has open at this moment: wait a little; False once `over` says that nobody is alive who
+    could open it. Closed before that, it would hang up on a program that has closed its streams and is about to end."""
+    if over.is_set():
+        return False
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSED_SECONDS):
+            await over.wait()
+    return True
 
 
 async def readable(fd: int) -> None:

@@ -37,6 +37,8 @@ class Stream:
         self._blocks = target >= 0 and not stat.S_ISREG(os.fstat(target).st_mode)
         self._reader, self.writer = -1, -1
         self._following: asyncio.Task[None] | None = None
+        # Nothing is alive that could write more.
+        self._over = asyncio.Event()
 
     def open(self) -> None:
         """Make the pipe that the command gets, and follow it."""
@@ -63,6 +65,7 @@ class Stream:
     async def finish(self) -> None:
         """Pass on what is left, when nothing that could write more is alive."""
         self.given()
+        self._over.set()
         if self._following is not None:
             await self._following
 
@@ -78,7 +81,7 @@ class Stream:
         return facts
 
     async def _follow(self) -> None:
-        from agentbox.engine.capture import readable
+        from agentbox.engine.capture import may_open_again, readable
 
         reader, self._reader = self._reader, -1
         try:
@@ -89,7 +92,9 @@ class Stream:
                     await readable(reader)
                     continue
                 except OSError:
-                    # EIO: the last process that had the terminal is gone.
+                    # EIO: nobody has the terminal open.
+                    if await may_open_again(self._over):
+                        continue
                     return
                 if not data:
                     return

@@ -8,7 +8,7 @@ import os
 import termios
 import tty
 
-from agentbox.engine.capture import readable
+from agentbox.engine.capture import may_open_again, readable
 from agentbox.engine.output import Stream
 from agentbox.light import asyncio, contextlib, signal
 from agentbox.linux import terminals
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 16
 _DEFAULT_SIZE = (24, 80)
-_CLOSED_SECONDS = 0.02
 
 
 class Terminal:
@@ -99,7 +98,6 @@ class Terminal:
         os.set_blocking(master, False)
         loop.add_signal_handler(signal.SIGWINCH, self._resize)
         self.hold()
-        closed = asyncio.create_task(self._over.wait())
         try:
             while True:
                 try:
@@ -110,17 +108,14 @@ class Terminal:
                 except OSError:
                     # EIO: nobody has the terminal open.
                     data = b""
-                if not data and self._over.is_set():
-                    return
                 if not data:
-                    # Closed now, it would hang up on a program that has closed its streams and is about to end.
-                    await asyncio.wait({closed}, timeout=_CLOSED_SECONDS)
-                    continue
+                    if await may_open_again(self._over):
+                        continue
+                    return
                 self.output.take(data)
                 if not await self._show(data):
                     return
         finally:
-            closed.cancel()
             self.close()
             loop.remove_signal_handler(signal.SIGWINCH)
             os.close(master)

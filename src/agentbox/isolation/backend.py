@@ -33,6 +33,8 @@ else:
 
 _MIB = 1 << 20
 _MEMORY_POLL_SECONDS = 0.05
+# What a start answers in a box that has ended; ENOSYS is the kernel's answer where the box's judge has.
+ENDED = (errno.ESRCH, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE, errno.ENOSYS)
 
 
 class ShownPlan(Protocol):
@@ -200,8 +202,7 @@ class LiveBox:
     def _check_lives(self, error: OSError) -> None:
         """Raise IsolationError where a program could not be started because the box, or its exec judge, has ended:
         whatever its caller would be told of the program would be wrong."""
-        # ENOSYS is how the kernel answers a start whose judge is gone.
-        if error.errno in (errno.ESRCH, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE, errno.ENOSYS):
+        if error.errno in ENDED:
             raise IsolationError(
                 f"the box ended before its program began: {error}", hint="nothing has run; try again"
             ) from error

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from agentbox.engine.output import Stream
 from agentbox.engine.terminal import Terminal, _minds_suspension, _write_all
 from agentbox.linux import terminals
 
@@ -89,6 +90,24 @@ async def test_what_is_typed_and_written_crosses_and_the_size_too(pairs: list[Pa
     async with asyncio.timeout(20):
         await relaying
     assert not is_raw(own.side)
+
+
+async def test_a_terminal_that_is_followed_may_be_opened_again_until_everybody_has_ended() -> None:
+    keyboard, side = os.openpty()
+    name = os.ttyname(side)
+    stream = Stream((0, 1, 2), -1)
+    stream.adopt(keyboard)
+    os.write(side, b"first ")
+    os.close(side)
+    await asyncio.sleep(0)
+    # Hung up, it could not be opened any more, and whoever had it would be dead.
+    for _ in range(3):
+        again = os.open(name, os.O_RDWR | os.O_NOCTTY)
+        os.write(again, b"again ")
+        os.close(again)
+        await asyncio.sleep(0.001)
+    await stream.finish()
+    assert stream.written.held() == b"first again again again "
 
 
 def test_only_a_program_that_catches_or_ignores_suspension_minds_it() -> None:

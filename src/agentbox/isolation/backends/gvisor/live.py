@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 
 from agentbox.errors import ConfinementError, IsolationError
 from agentbox.isolation import shared_memory
-from agentbox.isolation.backend import LiveBox
+from agentbox.isolation.backend import ENDED, LiveBox
 from agentbox.isolation.backends.gvisor.events import EVERYTHING, NO_RULES, PROGRAMS
 from agentbox.isolation.backends.gvisor.planning import group_limits
 from agentbox.isolation.backends.gvisor.witness import Witness
@@ -121,7 +120,7 @@ class GvisorLiveBox(LiveBox):
 
     def _check_lives(self, error: OSError) -> None:
         """See LiveBox."""
-        if error.errno in (errno.ESRCH, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE) or not self.is_alive():
+        if error.errno in ENDED or not self.is_alive():
             raise IsolationError(
                 f"the box ended before its program began: {error}",
                 hint="nothing has run; try again. If it stays so, this runsc is of a release that does not fit",
