@@ -55,7 +55,7 @@ class BlockingTransport:
             except (TimeoutError, LostConnectionError):
                 raise
             except (OSError, ValueError) as error:
-                raise LostConnectionError(f"the connection was lost: {error}", untouched=True) from error
+                raise LostConnectionError(f"the connection was lost: {error}", untouched=answer.untouched) from error
         except BaseException:
             sock.close()
             raise
@@ -128,6 +128,11 @@ class _Answer:
         self.headers: dict[str, str] = {}
         self.stays = False
 
+    @property
+    def untouched(self) -> bool:
+        """See LostConnectionError."""
+        return not self._data and not self.status_code
+
     def read(self) -> None:
         """Take it from the connection. Raises LostConnectionError, OSError, ValueError."""
         while self.status_code < 200:
@@ -189,10 +194,8 @@ class _Answer:
     def _more(self) -> None:
         piece = self._sock.recv(_PIECE_BYTES)
         if not piece:
-            text = "in the middle of an answer" if self._data or self.status_code else "without an answer"
-            raise LostConnectionError(
-                f"the server closed the connection {text}", untouched=not self._data and not self.status_code
-            )
+            text = "without an answer" if self.untouched else "in the middle of an answer"
+            raise LostConnectionError(f"the server closed the connection {text}", untouched=self.untouched)
         self._data += piece
 
     @property
